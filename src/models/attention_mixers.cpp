@@ -30,6 +30,8 @@ AttentionOptions attention_options(const ModelConfig& config, const LayerSpec& s
   o.qkv_bias = config.has_qkv_bias();
   o.proj_bias = config.has_proj_bias();
   o.qk_norm = config.qk_layernorm;
+  o.qk_norm_kind = config.qk_norm_kind;
+  o.scaled_queries = spec.scaled_queries;
   o.norm = norm_options(config);
   o.norm.center = false;  // the per-head norm is always an RMSNorm
   o.rule = spec.attention;
@@ -49,6 +51,10 @@ AttentionOptions latent_attention_options(const ModelConfig& config, const Layer
   AttentionOptions o = attention_options(config, spec, number, build);
   o.latent = latent_options(config);
   o.latent.recompute_up = build.recompute.latent_up;
+  if (config.has_indexer(number)) {
+    o.latent.indexer_heads = config.indexer.heads;
+    o.latent.indexer_size = config.indexer.head_size;
+  }
   return o;
 }
 

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "models/lora_config.h"
 #include "models/moe_config.h"
-#include "nn/adapter.h"
+#include "nn/qk_norm.h"
 #include "tensor/activation_kind.h"
 #include "tensor/attention_rule.h"
 
@@ -22,7 +23,10 @@ inline constexpr std::int64_t kLayerLimit = 4095;
 inline constexpr std::int64_t kHeadLimit = 65535;
 
 enum class PositionKind : std::uint8_t { kLearned, kRope, kNone };
-enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
+enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm, kLayerNormWithoutBias };
+// Norms of a layer: before attention and MLP; after each (OLMo 2); both (Gemma 2); or one norm that
+// attention and MLP of a parallel block share (Phi).
+enum class NormPlacement : std::uint8_t { kPre, kPost, kPreAndPost, kShared };
 enum class RopeScalingKind : std::uint8_t {
   kDefault,
   kLinear,
@@ -30,6 +34,14 @@ enum class RopeScalingKind : std::uint8_t {
   kLlama3,
   kYarn,
   kLongRope
+};
+
+// Queries times 1 + beta * log(1 + floor((position + shift) / period)). beta 0: none.
+struct QueryScaling {
+  double beta = 0;
+  std::int64_t period = 8192;
+  std::int64_t shift = 0;
+  bool all_layers = false;  // else in layers without RoPE
 };
 
 struct RopeScaling {
@@ -46,16 +58,39 @@ struct RopeScaling {
   bool truncate = true;                     // yarn: round the correction range to whole dims
   std::vector<double> short_factor;         // longrope
   std::vector<double> long_factor;          // longrope
+  QueryScaling queries;                     // with any kind
 
   void fields(FieldList& list);
+};
+
+// Sparse attention of DeepSeek-V3.2: an indexer chooses `topk` keys for each query. Sequences up to
+// topk tokens are computed, where it chooses all; its weights are kept and do not train.
+struct IndexerConfig {
+  std::int64_t topk = 0;  // 0: none
+  std::int64_t heads = 64, head_size = 128;
+  // Layers with the choice of an earlier one. Per layer 1: shared, 0: with an indexer; empty: none.
+  std::vector<std::int64_t> shared_layers;
+};
+
+// Maximal update parametrisation (MuP): the best learning rate of a small width is that of a large
+// one. m = hidden_size / base_hidden_size divides the variance of initial hidden matrices, their
+// learning rate and epsilon under Adam, and the logits; attention scores are q k / d.
+struct MupConfig {
+  bool use_mup = false;
+  std::int64_t base_hidden_size = 0;  // 0: hidden_size
+  double embedding_mult = 1, output_mult = 1;
+  std::int64_t base_head_dim = 0;  // head size at which scores are as without MuP; 0: 1
+  double attn_scale_power = 1;
 };
 
 struct ModelConfig {
   std::string family = "gpt2";  // a name of the model registry: gpt2, llama, mistral, ...
   const Architecture* architecture =
       nullptr;  // defined by the application (models/model.h); null: the decoder
-  // Low-rank adapters on all linear layers. With them the rest of the model is frozen.
-  AdapterOptions adapter = {};
+  // Low-rank adapters. With them the rest of the model is frozen.
+  LoraConfig lora = {};
+  // Further adapters of a model that does not train, with numbers from 1; AdapterRows chooses.
+  std::vector<LoraConfig> more_loras = {};
 
   // Shape.
   std::int64_t num_layers = 0;
@@ -74,15 +109,19 @@ struct ModelConfig {
   double rotary_percent = 1.0;
   bool rotary_interleaved = false;
   RopeScaling rope_scaling;
+  // Layers without RoPE. Per layer 1: without, 0: with; or one N: every N-th layer; empty: none.
+  std::vector<std::int64_t> no_rope_layers;
 
   // Attention.
   bool qk_layernorm = false;
+  QkNorm qk_norm_kind = QkNorm::kHead;
   double softmax_scale = 0.0;           // 0: 1/sqrt(head size)
   bool scale_by_inverse_layer = false;  // gpt2: also divided by the layer index + 1
   double attn_logit_softcapping = 0.0;  // 0: none
   // Sliding window: earlier keys a query sees, not counting its own; 0: all.
   std::int64_t window_size = 0;
-  // Per layer 1: windowed, 0: full; or one N: every N-th layer is full; empty: all are windowed.
+  // Per layer 1: windowed, 0: full, 2: windows do not slide, but are chunks of window_size + 1
+  // tokens; or one N: every N-th layer is full; empty: all are windowed.
   std::vector<std::int64_t> window_layers;
   bool causal = true;
   // What joins the softmax's sum: nothing, exp(0), or exp of a learned logit of each head.
@@ -96,13 +135,15 @@ struct ModelConfig {
   std::int64_t qk_pos_emb_head_dim = 64;  // rotated dims of a q or k head
   std::int64_t v_head_dim = 128;
   double latent_norm_epsilon = 0.0;  // 0: norm_epsilon
+  IndexerConfig indexer;
 
   // Block.
   NormKind normalization = NormKind::kLayerNorm;
   double norm_epsilon = 1e-5;
   bool apply_layernorm_1p = false;  // the norm multiplies by 1 + weight
-  bool post_norms = false;          // gemma: also a norm after attention and after the MLP
-  bool parallel_residual = false;   // gpt_neox: attention and MLP read the same input
+  NormPlacement norm_placement = NormPlacement::kPre;
+  bool parallel_residual = false;  // gpt_neox: attention and MLP read the same input
+  double residual_multiplier = 1;  // of what attention and MLP add to the residual stream
   Activation activation = Activation::kGelu;
   bool gated = false;              // act(gate) * up
   double activation_clamp = 0.0;   // gated: limit of gate and of |up|; 0: none
@@ -117,9 +158,14 @@ struct ModelConfig {
   double embedding_multiplier = 1.0;
   // Vocabulary row that gets no gradient from lookups (padding_idx of Hugging Face); -1: none.
   std::int64_t padding_row = -1;
+  bool add_head_bias = false;  // of the output layer
   double logit_scale = 1.0;
   double final_logit_softcapping = 0.0;  // 0: none
   std::int64_t mtp_num_layers = 0;       // MTP (multi-token prediction) modules
+  // Sequence classification: a head of so many outputs takes the place of the output layer (1: a
+  // reward model); 0: none. A sequence's scores are those of its last token that is not pad_token.
+  std::int64_t num_labels = 0;
+  std::int64_t pad_token = -1;  // -1: none
 
   MoeConfig moe;
 
@@ -128,6 +174,9 @@ struct ModelConfig {
   double hidden_dropout = 0.0;
   double attention_dropout = 0.0;
   double init_method_std = 0.02;
+  double embedding_init_method_std = 0;     // 0: init_method_std
+  bool init_method_xavier_uniform = false;  // of hidden matrices
+  MupConfig mup;
   double mtp_loss_scaling_factor = 0.1;  // loss weight of all MTP modules together
 
   void fields(FieldList& list);
@@ -148,8 +197,19 @@ struct ModelConfig {
   std::int64_t expert_ffn_size() const {
     return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : ffn_size();
   }
-  double attention_scale() const;           // for layer 0; see scale_by_inverse_layer
-  bool windowed(std::int64_t layer) const;  // layers after the last (MTP) are like the last
+  double mup_width() const;         // m; 1 without MuP
+  double embedding_factor() const;  // of the looked up embeddings
+  double logit_factor() const;      // of the logits
+  double attention_scale() const;   // for layer 0; see scale_by_inverse_layer
+  // Layers after the last (MTP) are like the last.
+  bool windowed(std::int64_t layer) const;  // also in chunks
+  bool chunked(std::int64_t layer) const;
+  bool rotates(std::int64_t layer) const;  // with RoPE
+  bool scales_queries(std::int64_t layer) const;
+  bool has_indexer(std::int64_t layer) const;
+  // Longest sequence that the model can compute (0: any), and what sets it, for messages.
+  std::int64_t longest_sequence() const;
+  const char* longest_sequence_reason() const;
   // With MLA: biases of the down-projections to latents, which add_bias_linear does not add.
   bool has_qkv_bias() const { return (add_bias_linear && !multi_latent_attention) || add_qkv_bias; }
   bool has_proj_bias() const { return add_bias_linear || add_proj_bias; }

@@ -59,6 +59,11 @@ void check_latent(const ModelConfig& model, std::vector<std::string>& out) {
 }
 
 void check_gate(const ModelConfig& model, std::vector<std::string>& out) {
+  if (model.activation == Activation::kXielu && (model.gated || model.moe.any())) {
+    out.push_back(
+        "--activation: xielu is for a dense MLP without a gate; leave --gated and "
+        "--num-experts away");
+  }
   if (model.gated) return;
   if (model.activation_clamp != 0 || model.glu_linear_offset != 0) {
     out.push_back(
@@ -101,22 +106,83 @@ void check_rope(const ModelConfig& model, std::vector<std::string>& out) {
 void check_windows(const ModelConfig& model, std::vector<std::string>& out) {
   const auto& layers = model.window_layers;
   auto count = static_cast<std::int64_t>(layers.size());
+  if (std::ranges::find(layers, 2) != layers.end() && !model.causal) {
+    out.push_back("--window-attn-skip-freq: 2 (chunks) is for causal models; drop --no-causal");
+  }
   if (model.window_size > 0 && !model.causal) {
     out.push_back(concat("--window-size: ", model.window_size,
                          " only limits the left side; drop it or --no-causal"));
   }
   if (count == 0) return;
   bool frequency = count == 1 && model.num_layers != 1;
-  if (frequency ? layers[0] < 1 : std::ranges::any_of(layers, [](auto one) { return one > 1; })) {
-    out.push_back(concat("--window-attn-skip-freq: ", layers[0],
-                         " does not do; give one N >= 1, or a 1 (windowed) or 0 for each layer"));
+  if (frequency ? layers[0] < 1 : std::ranges::any_of(layers, [](auto one) { return one > 2; })) {
+    out.push_back(
+        concat("--window-attn-skip-freq: ", layers[0],
+               " does not do; give one N >= 1, or a 1 (windowed), 2 (chunks) or 0 for each "
+               "layer"));
   } else if (!frequency && count != model.num_layers) {
     out.push_back(concat("--window-attn-skip-freq: lists ", count, " layers, --num-layers is ",
                          model.num_layers));
   }
-  bool any = frequency ? layers[0] > 1 : std::ranges::find(layers, 1) != layers.end();
+  bool any = frequency
+                 ? layers[0] > 1
+                 : std::ranges::find_if(layers, [](auto one) { return one > 0; }) != layers.end();
   if (any && model.window_size == 0) {
     out.push_back("--window-attn-skip-freq: there is no window; give --window-size too");
+  }
+}
+
+void check_positions(const ModelConfig& model, std::vector<std::string>& out) {
+  const auto& layers = model.no_rope_layers;
+  auto count = static_cast<std::int64_t>(layers.size());
+  if (count > 0 && model.multi_latent_attention) {
+    out.push_back("--no-rope-freq: latent attention rotates in all layers; leave one away");
+  }
+  if (count > 0 && model.position_embedding_type != PositionKind::kRope) {
+    out.push_back("--no-rope-freq: needs --position-embedding-type rope");
+  }
+  bool frequency = count == 1 && model.num_layers != 1;
+  if (frequency ? layers[0] < 1 : std::ranges::any_of(layers, [](auto one) { return one > 1; })) {
+    out.push_back(concat("--no-rope-freq: ", layers[0],
+                         " does not do; give one N >= 1, or a 1 (without) or 0 for each layer"));
+  } else if (count > 0 && !frequency && count != model.num_layers) {
+    out.push_back(
+        concat("--no-rope-freq: lists ", count, " layers, --num-layers is ", model.num_layers));
+  }
+  if (model.rope_scaling.queries.beta == 0) return;
+  if (model.multi_latent_attention || model.head_size() % 2 != 0 ||
+      model.position_embedding_type != PositionKind::kRope) {
+    out.push_back(concat("--query-scaling-beta: heads of ", model.head_size(),
+                         "; needs rope, an even head size, and no latent attention"));
+  }
+}
+
+void check_indexer(const ModelConfig& model, std::vector<std::string>& out) {
+  if (model.indexer.topk == 0) return;
+  if (!model.multi_latent_attention || model.q_lora_rank == 0) {
+    out.push_back(
+        "--dsa-indexer-topk: the indexer reads the latent of the queries; give "
+        "--multi-latent-attention and --q-lora-rank");
+  }
+  const auto count = static_cast<std::int64_t>(model.indexer.shared_layers.size());
+  if (count != 0 && count != model.num_layers) {
+    out.push_back(concat("--dsa-indexer-shared-layers: lists ", count, " layers, --num-layers is ",
+                         model.num_layers));
+  }
+}
+
+void check_norms(const ModelConfig& model, std::vector<std::string>& out) {
+  if (model.norm_placement == NormPlacement::kShared && !model.parallel_residual) {
+    out.push_back("--norm-placement: shared is for --parallel-residual; give it too");
+  }
+  if (model.norm_placement == NormPlacement::kPost && model.parallel_residual) {
+    out.push_back("--norm-placement: post is not for --parallel-residual; leave one away");
+  }
+  if (model.qk_norm_kind == QkNorm::kHead) return;
+  if (!model.qk_layernorm || model.multi_latent_attention) {
+    out.push_back(
+        "--qk-norm-type: needs --qk-layernorm and attention without latents; give it, or leave "
+        "this away");
   }
 }
 
@@ -141,6 +207,16 @@ std::vector<std::string> ModelConfig::problems() const {
     if (value > most) out.push_back(concat(flag, ": ", value, " is too many; at most ", most));
   };
   limit("--num-layers", num_layers + mtp_num_layers, kLayerLimit);
+  if (num_labels > 0 && mtp_num_layers > 0) {
+    out.push_back(
+        "--mtp-num-layers: predicts tokens, which a model with --num-labels cannot; "
+        "leave one away");
+  }
+  if (add_head_bias && (num_labels > 0 || mtp_num_layers > 0)) {
+    out.push_back(
+        "--add-head-bias: is of an output layer alone; leave it away with --num-labels "
+        "and --mtp-num-layers");
+  }
   if (mtp_num_layers > 0 && (position_embedding_type == PositionKind::kLearned || !causal)) {
     out.push_back(
         "--mtp-num-layers: needs a causal model without learned positions; give "
@@ -156,8 +232,11 @@ std::vector<std::string> ModelConfig::problems() const {
     if (position_embedding_type == PositionKind::kRope) check_rope(*this, out);
   }
   check_gate(*this, out);
+  check_norms(*this, out);
+  check_indexer(*this, out);
   if (num_layers > 0) {
     check_windows(*this, out);
+    if (num_attention_heads > 0) check_positions(*this, out);
     for (std::string& problem : moe.problems(num_layers)) out.push_back(std::move(problem));
   }
   for (std::string& problem : moe_training.problems(moe)) out.push_back(std::move(problem));

@@ -6,6 +6,8 @@
 #include "autograd/recompute.h"
 #include "base/error.h"
 #include "data/batch_file.h"
+#include "kernels/rope.h"
+#include "nn/linear.h"
 #include "ops/collective.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
@@ -17,17 +19,20 @@ LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number) {
   spec.mixer = config.multi_latent_attention ? &kLatentAttentionMixer : &kAttentionMixer;
   spec.feed_forward =
       config.has_experts(number) ? FeedForwardKind::kExperts : FeedForwardKind::kDense;
-  if (config.post_norms) spec.norms = NormPlacement::kPreAndPost;
+  spec.norms = config.norm_placement;
   spec.parallel_residual = config.parallel_residual;
+  spec.residual_multiplier = config.residual_multiplier;
   bool windowed = config.windowed(number);
   spec.attention = {.scale = config.attention_scale(),
                     .softcap = config.attn_logit_softcapping,
                     .window = windowed ? config.window_size : -1,
+                    .chunked = config.chunked(number),
                     .causal = config.causal,
                     .dropout = config.attention_dropout,
                     .sink = config.softmax_type};
   if (config.scale_by_inverse_layer) spec.attention.scale /= static_cast<double>(number + 1);
-  if (config.position_embedding_type == PositionKind::kRope) {
+  spec.scaled_queries = config.scales_queries(number);
+  if (config.rotates(number)) {
     bool local = windowed && config.rotary_base_local > 0;
     spec.rope = local ? RopeKind::kLocal : RopeKind::kGlobal;
   }
@@ -55,7 +60,8 @@ constinit const Architecture kDecoderArchitecture = {
     .layers = decoder_layers,
     .uses_embedding =
         [](const ModelConfig& config, const StageRange& range) {
-          bool tied_head = range.last && !config.untie_embeddings_and_output_weights;
+          bool tied_head =
+              range.last && !config.untie_embeddings_and_output_weights && config.num_labels == 0;
           return range.first || tied_head || range.depths(config).size() > 0;
         },
     .make_stage = [](const ModelConfig& config, const StageRange& range,
@@ -98,6 +104,22 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
 }
 
 void Decoder::add_head() {
+  if (config().num_labels > 0) {
+    label_head_ = whole_linear({.name = "score",
+                                .out = config().num_labels,
+                                .in = config().hidden_size,
+                                .std = config().init_method_std})
+                      .weight;
+    return;
+  }
+  if (config().add_head_bias) {
+    output_bias_.emplace();
+    output_bias_->name = "output_layer.bias";
+    output_bias_->shape = {config().vocab_size};
+    output_bias_->split = {Axis::kTp, 0, {}};
+    output_bias_->init = {InitKind::kConstant, 0};
+    output_bias_->wd_mult = 0;
+  }
   // Each MTP module uses the head once more.
   auto uses = static_cast<int>(1 + config().mtp_num_layers);
   if (config().untie_embeddings_and_output_weights) {
@@ -117,6 +139,8 @@ std::vector<Param*> Decoder::params() {
   for (auto& layer : layers_) layer->params(list);
   if (final_norm_) final_norm_->params(list);
   if (output_weight_) list.push_back(&*output_weight_);
+  if (output_bias_) list.push_back(&*output_bias_);
+  if (label_head_) list.push_back(&*label_head_);
   for (auto& depth : mtp_) depth->params(list);
   return list;
 }
@@ -164,6 +188,10 @@ Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local
 LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout) const {
   LayerInput input;
   input.layout = &layout;
+  if (const QueryScaling& scaling = config().rope_scaling.queries; scaling.beta != 0) {
+    input.query_scale = position_scale_table(
+        ctx, layout.positions, {scaling.beta, scaling.period, scaling.shift}, config().head_size());
+  }
   if (config().position_embedding_type != PositionKind::kRope) return input;
   input.rope = rope_rows(ctx, layout, false);
   if (config().rotary_base_local > 0) input.rope_local = rope_rows(ctx, layout, true);
@@ -172,11 +200,12 @@ LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout) cons
 
 Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   ctx.layer = -1;
+  const std::int64_t most = config().longest_sequence();
+  BEV_CHECK(most == 0 || batch.layout.max_length <= most, ErrorKind::kInput, "a sequence of ",
+            batch.layout.max_length, " tokens is longer than the ", most, " ",
+            config().longest_sequence_reason());
   Var x = word_embeddings_.look_up(ctx, batch.tokens);
   if (position_embeddings_) {
-    BEV_CHECK(batch.layout.max_length <= config().max_position_embeddings, ErrorKind::kInput,
-              "a sequence of ", batch.layout.max_length, " tokens is longer than the ",
-              config().max_position_embeddings, " learned positions of the model");
     x = add_positions(ctx, x, batch.layout, *position_embeddings_);
   }
   return dropout(ctx, x, config().hidden_dropout, batch.layout, RandomUse::kEmbeddingDropout);
@@ -271,7 +300,14 @@ Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& in, const 
 }
 
 HeadSpec Decoder::head() const {
-  return {head_weight_, config().logit_scale, config().final_logit_softcapping};
+  BEV_CHECK(head_weight_ != nullptr, ErrorKind::kConfig,
+            "--num-labels: the model scores sequences (", config().num_labels,
+            " labels) and has no output layer, so it cannot predict tokens; ",
+            "use `score`, or train it with --objective reward");
+  return {.weight = head_weight_,
+          .logit_scale = config().logit_factor(),
+          .softcap = config().final_logit_softcapping,
+          .bias = output_bias_ ? &*output_bias_ : nullptr};
 }
 
 Var Decoder::final_states(Context& ctx, const Var& hidden) const {

@@ -31,6 +31,7 @@ class Decoder final : public ModelStage {
   void forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
                std::vector<Var>& out) const override;
   HeadSpec head() const override;
+  const Param* label_head() const override { return label_head_ ? &*label_head_ : nullptr; }
   std::vector<StateSpec> states(const Context& ctx) const override;
   Var decode(Context& ctx, const MicroBatch& batch, const Var& in, const DecodeStep& step,
              std::vector<LayerState>& states) const override;
@@ -57,7 +58,9 @@ class Decoder final : public ModelStage {
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::optional<Norm> final_norm_;      // on the stage of the first MTP module, else on the last
   std::optional<Param> output_weight_;  // untied
-  const Param* head_weight_ = nullptr;  // on the last stage
+  std::optional<Param> output_bias_;
+  const Param* head_weight_ = nullptr;          // on the last stage
+  std::optional<Param> label_head_;             // on the last stage, in place of head_weight_
   std::vector<std::unique_ptr<MtpLayer>> mtp_;  // MTP modules
 };
 

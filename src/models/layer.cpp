@@ -5,7 +5,9 @@
 
 #include "autograd/offload.h"
 #include "autograd/recompute.h"
+#include "base/scoped_value.h"
 #include "base/text.h"
+#include "models/lora.h"
 #include "ops/elementwise.h"
 
 namespace bev {
@@ -48,6 +50,7 @@ MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
   o.routing = config.moe_training.routing(moe.routing());
   o.router_bias = moe.router_bias;
   o.expert_bias = moe.expert_bias;
+  o.scale_input = moe.scale_input;
   o.bias_update_rate = config.moe_training.bias_update_rate;
   o.shared_expert_size = moe.shared_expert_size;
   o.shared_expert_gate = moe.shared_expert_gate;
@@ -70,35 +73,42 @@ void set_unit(std::span<Param* const> params, const std::string& unit) {
 }
 
 NormOptions norm_options(const ModelConfig& config) {
-  return {config.normalization == NormKind::kLayerNorm, config.norm_epsilon,
-          config.apply_layernorm_1p};
+  return {.center = config.normalization != NormKind::kRmsNorm,
+          .epsilon = config.norm_epsilon,
+          .plus_one = config.apply_layernorm_1p,
+          .bias = config.normalization == NormKind::kLayerNorm};
 }
 
 DecoderLayer::DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std::int64_t number,
                            const BuildOptions& options, const std::string& name)
     : number_(number),
       parallel_residual_(spec.parallel_residual),
+      residual_multiplier_(spec.residual_multiplier),
       hidden_dropout_(config.hidden_dropout),
       recompute_(options.recompute),
-      input_norm_(make_norm(name + ".input_layernorm", config.hidden_size, norm_options(config))),
       mixer_(
           spec.mixer->make(concat(name, ".", spec.mixer->module), config, spec, number, options)) {
   auto add_norm = [&](std::optional<Norm>& to, const char* part) {
     to = make_norm(name + part, config.hidden_size, norm_options(config));
   };
   bool feeds = spec.feed_forward != FeedForwardKind::kNone;
-  if (feeds) add_norm(mlp_norm_, ".pre_mlp_layernorm");
+  const bool post = spec.norms == NormPlacement::kPost;
+  if (!post) add_norm(input_norm_, ".input_layernorm");
+  if (feeds && !post && spec.norms != NormPlacement::kShared) {
+    add_norm(mlp_norm_, ".pre_mlp_layernorm");
+  }
   if (spec.feed_forward == FeedForwardKind::kExperts) {
     moe_.emplace(name + ".mlp", moe_options(config, options));
   } else if (feeds) {
     mlp_.emplace(name + ".mlp", mlp_options(config, options));
   }
-  if (spec.norms == NormPlacement::kPreAndPost) {
+  if (post || spec.norms == NormPlacement::kPreAndPost) {
     add_norm(post_attention_norm_, ".post_attention_layernorm");
     if (feeds) add_norm(post_mlp_norm_, ".post_mlp_layernorm");
   }
-  set_recipe(options.fp8.recipe(number, config.num_layers), config.adapter.rank > 0);
-  if (config.adapter.rank > 0) add_adapters(config.adapter);
+  mark_linear_weights();
+  set_recipe(options.fp8.recipe(number, config.num_layers), config.lora.used());
+  if (config.lora.used()) add_adapters(config);
   std::vector<Param*> all, mixing;
   params(all);
   set_unit(all, name);
@@ -112,13 +122,33 @@ void DecoderLayer::linears(std::vector<Linear*>& list) {
   if (moe_ && moe_->shared) moe_->shared->linears(list);
 }
 
-void DecoderLayer::add_adapters(const AdapterOptions& options) {
+void DecoderLayer::mark_linear_weights() {
   std::vector<Linear*> dense;
   linears(dense);
-  for (Linear* linear : dense) linear->add_adapter(options);
+  for (Linear* linear : dense) linear->weight.linear = true;
   std::vector<GroupedLinear*> grouped;
   if (moe_) moe_->grouped_linears(grouped);
-  for (GroupedLinear* linear : grouped) linear->add_adapter(options);
+  for (GroupedLinear* linear : grouped) linear->weight.linear = true;
+}
+
+void DecoderLayer::add_adapters(const ModelConfig& config) {
+  const std::vector<LoraRules> rules = lora_rules(config);
+  int stream = 0;
+  auto add = [&](const Param& weight, std::vector<LowRank>& adapters) {
+    for (const LoraRules& rule : rules) {
+      for (const AdaptedModule& module : rule.find(weight)) {
+        adapters.push_back(make_low_rank(weight, module.spec));
+        adapters.back().stream = stream;
+      }
+    }
+    ++stream;
+  };
+  std::vector<Linear*> dense;
+  linears(dense);
+  for (Linear* linear : dense) add(linear->weight, linear->adapters);
+  std::vector<GroupedLinear*> grouped;
+  if (moe_) moe_->grouped_linears(grouped);
+  for (GroupedLinear* linear : grouped) add(linear->weight, linear->adapters);
 }
 
 // `adapted`: linear layers have adapters, which read their inputs in the model's dtype.
@@ -135,8 +165,8 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
     moe_->fc1.weight.fp8 = moe_->fc2.weight.fp8 = recipe;
   }
   // Scales from the tensor itself need its amax, which the producer kernel can compute.
-  input_norm_.amax = recipe.needs_amax();
-  for (std::optional<Norm>* norm : {&mlp_norm_, &post_attention_norm_, &post_mlp_norm_}) {
+  for (std::optional<Norm>* norm :
+       {&input_norm_, &mlp_norm_, &post_attention_norm_, &post_mlp_norm_}) {
     if (*norm) (*norm)->amax = recipe.needs_amax();
   }
   for (Mlp* mlp : mlps) mlp->options.activation.amax = recipe.needs_amax();
@@ -144,13 +174,14 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
   // and recomputed parts read the plain tensor, so they are excluded. Only with blockwise scales:
   // with one scale per tensor, materialising was measured to be faster.
   bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.wgrad && !adapted;
-  input_norm_.unwritten = rounds;
+  const bool shared = input_norm_ && !mlp_norm_;  // also read by the MLP
+  if (input_norm_) input_norm_->unwritten = rounds && (!shared || (mlp_ && !recompute_.mlp));
   if (mlp_norm_) mlp_norm_->unwritten = rounds && mlp_ && !recompute_.mlp;
   for (Mlp* mlp : mlps) mlp->options.activation.unwritten = rounds;
 }
 
 void DecoderLayer::params(std::vector<Param*>& list) {
-  input_norm_.params(list);
+  if (input_norm_) input_norm_->params(list);
   mixer_->params(list);
   if (post_attention_norm_) post_attention_norm_->params(list);
   if (mlp_norm_) mlp_norm_->params(list);
@@ -160,13 +191,16 @@ void DecoderLayer::params(std::vector<Param*>& list) {
 }
 
 Var DecoderLayer::mix(Context& ctx, const Var& normalised, const LayerInput& input) const {
+  ScopedValue<const SequenceLayout*> random_numbers(ctx.layout, input.layout);
   Var out = mixer_->forward(ctx, normalised, input);
   if (post_attention_norm_) out = norm(ctx, out, post_attention_norm_->spec(false));
+  if (residual_multiplier_ != 1) out = scaled(ctx, out, residual_multiplier_);
   return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kProjDropout);
 }
 
 Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const {
   auto run = [this, layout = input.layout](Context& to, const Var& x) {
+    ScopedValue<const SequenceLayout*> random_numbers(to.layout, layout);
     return moe_ ? moe_->forward(to, x, *layout) : mlp_->forward(to, x, layout->tokens);
   };
   bool again = moe_ ? recompute_.experts : recompute_.mlp;
@@ -175,17 +209,28 @@ Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerI
   }
   Var out = again ? recompute(ctx, "recompute mlp", normalised, run) : run(ctx, normalised);
   if (post_mlp_norm_) out = norm(ctx, out, post_mlp_norm_->spec(false));
+  if (residual_multiplier_ != 1) out = scaled(ctx, out, residual_multiplier_);
   return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kMlpDropout);
 }
 
 Var DecoderLayer::forward(Context& ctx, const Var& x, const LayerInput& input) const {
   ctx.layer = number_;
-  Var mixed = mix(ctx, norm(ctx, x, input_norm_.spec(recompute_.norms)), input);
-  if (!mlp_norm_) return add(ctx, x, mixed);
-  if (parallel_residual_) {
-    mark_kept(ctx, OffloadPart::kMlpNorm, x);
-    Var fed = feed_forward(ctx, norm(ctx, x, mlp_norm_->spec(recompute_.norms)), input);
-    return add(ctx, x, add(ctx, mixed, fed));
+  const bool feeds = mlp_ || moe_;
+  Var normalised = input_norm_ ? norm(ctx, x, input_norm_->spec(recompute_.norms)) : x;
+  if (parallel_residual_ && feeds) {
+    Var mixed = mix(ctx, normalised, input);
+    if (mlp_norm_) {
+      normalised = {};
+      mark_kept(ctx, OffloadPart::kMlpNorm, x);
+      normalised = norm(ctx, x, mlp_norm_->spec(recompute_.norms));
+    }
+    return add(ctx, x, add(ctx, mixed, feed_forward(ctx, normalised, input)));
+  }
+  Var mixed = mix(ctx, normalised, input);
+  normalised = {};
+  if (!mlp_norm_) {
+    Var sum = add(ctx, x, mixed);
+    return feeds ? add(ctx, sum, feed_forward(ctx, sum, input)) : sum;
   }
   AddNorm next = add_norm(ctx, mixed, x, mlp_norm_->spec(recompute_.norms));
   mark_kept(ctx, OffloadPart::kMlpNorm, next.sum);

@@ -31,18 +31,20 @@ class DecoderLayer {
 
  private:
   void linears(std::vector<Linear*>& list);
-  void add_adapters(const AdapterOptions& options);
+  void mark_linear_weights();
+  void add_adapters(const ModelConfig& config);
   void set_recipe(const Fp8Recipe& recipe, bool adapted);
   Var mix(Context& ctx, const Var& normalised, const LayerInput& input) const;
   Var feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const;
 
   std::int64_t number_;
   bool parallel_residual_;
+  double residual_multiplier_;
   double hidden_dropout_;
   RecomputePolicy recompute_;
-  Norm input_norm_;
+  std::optional<Norm> input_norm_;
   std::unique_ptr<Mixer> mixer_;
-  std::optional<Norm> mlp_norm_;  // if there is a feed-forward part
+  std::optional<Norm> mlp_norm_;  // none where the MLP reads what the mixer does, or its sum
   std::optional<Norm> post_attention_norm_, post_mlp_norm_;
   std::optional<Mlp> mlp_;  // at most one of the two
   std::optional<Moe> moe_;

@@ -40,16 +40,15 @@ extern const MixerType kLatentAttentionMixer;  // multi-head latent attention (M
 enum class FeedForwardKind : std::uint8_t { kNone, kDense, kExperts };
 std::string_view name_of(FeedForwardKind kind);
 
-// Norms before mixer and feed-forward, or also after each (Gemma).
-enum class NormPlacement : std::uint8_t { kPre, kPreAndPost };
-
 struct LayerSpec {
   const MixerType* mixer = &kAttentionMixer;
   FeedForwardKind feed_forward = FeedForwardKind::kDense;
   NormPlacement norms = NormPlacement::kPre;
   bool parallel_residual = false;  // mixer and feed-forward read the same input
+  double residual_multiplier = 1;  // of the outputs of mixer and feed-forward
   AttentionRule attention;
   RopeKind rope = RopeKind::kNone;
+  bool scaled_queries = false;  // by the factor of their position
 };
 
 // Description of layer `number` of a decoder; layers after the last (MTP) are like the last.

@@ -1,8 +1,13 @@
 #include "models/model.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "data/batch.h"
+#include "models/lora.h"
+#include "nn/adapter.h"
 #include "ops/collective.h"
+#include "optim/update_rule.h"
 
 namespace bev {
 
@@ -25,6 +30,20 @@ namespace {
 }
 }  // namespace
 
+std::vector<Param*> ModelStage::all_params() {
+  std::vector<Param*> all;
+  for (Param* param : params()) {
+    all.push_back(param);
+    if (param->trained_copy != nullptr) all.push_back(param->trained_copy);
+  }
+  return all;
+}
+
+void ModelStage::add_trained_copy(Param& param) {
+  copies_.push_back(std::make_unique<Param>(trained_copy_of(param)));
+  param.trained_copy = copies_.back().get();
+}
+
 std::vector<StateSpec> ModelStage::states(const Context&) const { refuse_generation(config_); }
 Var ModelStage::decode(Context&, const MicroBatch&, const Var&, const DecodeStep&,
                        std::vector<LayerState>&) const {
@@ -44,11 +63,30 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   return architecture_of(config).layers(config);
 }
 
+namespace {
+// Initial hidden matrices as MuP and --init-method-xavier-uniform have them, experts each by
+// itself.
+void set_init(const ModelConfig& config, Param& param) {
+  if (!is_hidden_matrix(param) || param.init.kind != InitKind::kNormal || is_adapter(param)) return;
+  const int first = param.split.of_experts() ? 1 : 0;
+  const auto sides = static_cast<double>(param.shape[first] + param.shape[first + 1]);
+  if (config.init_method_xavier_uniform) param.init = {InitKind::kUniform, std::sqrt(6 / sides)};
+  param.init.value /= std::sqrt(config.mup_width());
+}
+}  // namespace
+
 std::unique_ptr<ModelStage> make_stage(const ModelConfig& config, const StageRange& range,
                                        const BuildOptions& options, Param* embedding) {
   auto stage = architecture_of(config).make_stage(config, range, options, embedding);
-  if (config.adapter.rank > 0) {
-    for (Param* param : stage->params()) param->trains = param->trains && is_adapter(*param);
+  for (Param* param : stage->params()) set_init(config, *param);
+  if (config.lora.used()) {
+    for (Param* param : stage->params()) {
+      param->trains = param->trains && is_adapter(*param);
+      if (is_saved_whole(config, *param)) stage->add_trained_copy(*param);
+    }
+    // Later stages use the embeddings of earlier ones too.
+    bool again = embedding != nullptr && embedding->trained_copy != nullptr;
+    if (again) embedding->trained_copy->uses = embedding->uses;
   }
   return stage;
 }
@@ -58,7 +96,10 @@ std::vector<Param> declare_params(const ModelConfig& config, const Fp8Config& fp
   options.fp8 = fp8;
   auto whole = make_stage(config, even_stage(config.num_layers, 1, 0), options);
   std::vector<Param> params;
-  for (Param* param : whole->params()) params.push_back(std::move(*param));
+  for (Param* param : whole->all_params()) {
+    params.push_back(*param);
+    params.back().trained_copy = nullptr;
+  }
   return params;
 }
 

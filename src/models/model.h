@@ -67,6 +67,10 @@ class ModelStage {
   const StageRange& range() const { return range_; }
   // All parameters of this stage, in the order of use.
   virtual std::vector<Param*> params() = 0;
+  // The same with trained copies, each behind what it is a copy of.
+  std::vector<Param*> all_params();
+  // Gives one of params() a trained copy, which the stage owns.
+  void add_trained_copy(Param& param);
   // Word embeddings that this stage uses, its own or those it was built with; null: none.
   virtual Param* embedding() const = 0;
 
@@ -84,6 +88,9 @@ class ModelStage {
 
   // Last stage: the output layer for its final hidden states.
   virtual HeadSpec head() const = 0;
+  // Last stage: the head [labels, H] for sequence classification, which models have in place of an
+  // output layer; null: none.
+  virtual const Param* label_head() const { return nullptr; }
 
   // Generation; Error(kConfig) by default for models that cannot.
   // Caches and recurrent states of the layers of this stage, in order, on this rank.
@@ -97,6 +104,7 @@ class ModelStage {
  private:
   ModelConfig config_;
   StageRange range_;
+  std::vector<std::unique_ptr<Param>> copies_;
 };
 
 // Last stage: logits [T, V of this rank] in the wide dtype, from final hidden states with `tokens`

@@ -1,109 +1,17 @@
 #include "models/moe_config.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
+#include "models/layer_list.h"
 
 namespace bev {
 
 namespace {
 
 constexpr double kMaxSize = 1 << 24;
-constexpr std::size_t kMaxItems = 1 << 13;  // above any number of layers
-
-// Parser of Megatron's Python lists, "([0]*3+[1]*58)": concatenated and repeated lists in nested
-// brackets.
-class ListExpression {
- public:
-  explicit ListExpression(std::string_view text) : text_(text) {}
-
-  // Returns the items; `ok` is false if the text is no such list.
-  std::vector<std::int64_t> read(bool& ok) {
-    std::vector<std::int64_t> items = sum(0);
-    ok = !failed_ && at_ == text_.size();
-    return items;
-  }
-
- private:
-  static constexpr int kDepth = 16;
-
-  char next() {
-    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-  bool take(char wanted) {
-    if (next() != wanted) return false;
-    ++at_;
-    return true;
-  }
-  std::int64_t number() {
-    next();
-    std::int64_t value = 0;
-    const char* begin = text_.data() + at_;
-    auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-    failed_ |= error != std::errc() || value < 0;
-    at_ += static_cast<std::size_t>(end - begin);
-    return value;
-  }
-  std::vector<std::int64_t> sum(int depth) {
-    std::vector<std::int64_t> items = product(depth);
-    while (!failed_ && take('+')) {
-      std::vector<std::int64_t> more = product(depth);
-      items.insert(items.end(), more.begin(), more.end());
-      failed_ |= items.size() > kMaxItems;
-    }
-    next();
-    return items;
-  }
-  std::vector<std::int64_t> product(int depth) {
-    std::vector<std::int64_t> items = list(depth);
-    while (!failed_ && take('*')) {
-      std::int64_t times = number();
-      std::vector<std::int64_t> once = std::move(items);
-      items.clear();
-      failed_ |= times > static_cast<std::int64_t>(kMaxItems);
-      for (std::int64_t i = 0; !failed_ && i < times; ++i) {
-        items.insert(items.end(), once.begin(), once.end());
-        failed_ |= items.size() > kMaxItems;
-      }
-    }
-    return items;
-  }
-  std::vector<std::int64_t> list(int depth) {
-    if (depth < kDepth && take('(')) {
-      std::vector<std::int64_t> inner = sum(depth + 1);
-      failed_ |= !take(')');
-      return inner;
-    }
-    std::vector<std::int64_t> items;
-    failed_ |= !take('[');
-    while (!failed_ && !take(']')) {
-      items.push_back(number());
-      failed_ |= next() != ']' && !take(',');
-    }
-    return items;
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  bool failed_ = false;
-};
-
-// Returns a number or a plain list unchanged, and a Python expression as the list it evaluates to.
-std::string read_layers(std::string_view text, std::string& problem) {
-  if (text.find_first_of("*+([") == std::string_view::npos) return std::string(text);
-  bool ok = false;
-  std::vector<std::string> items;
-  for (std::int64_t item : ListExpression(text).read(ok)) items.push_back(concat(item));
-  if (!ok) {
-    problem = concat("'", text, "' is neither a number nor a list like ([0]*3+[1]*58)");
-  }
-  return join(items, ",");
-}
 
 // `marks` is the value of --moe-layer-freq.
 void layer_problems(const std::vector<std::int64_t>& marks, std::int64_t num_layers,
@@ -164,7 +72,7 @@ void MoeConfig::fields(FieldList& list) {
            "layer, also as ([0]*3+[1]*58)")
       .min(0)
       .limit(1 << 20)
-      .reads(read_layers);
+      .reads(read_layer_list);
   list.add("moe-ffn-hidden-size", ffn_hidden_size, "inner width of an expert")
       .min(0)
       .limit(kMaxSize)
@@ -195,6 +103,8 @@ void MoeConfig::fields(FieldList& list) {
   list.add("moe-router-bias", router_bias, "the linear that makes the logits has a bias");
   list.add("moe-router-enable-expert-bias", expert_bias,
            "choose by score + bias, where the bias follows the load of each expert");
+  list.add("moe-apply-probs-on-input", scale_input,
+           "probabilities multiply what experts read, not what they return");
   list.add("moe-shared-expert-intermediate-size", shared_expert_size,
            "inner width of the MLP that every token passes besides; 0: none")
       .min(0)
@@ -216,6 +126,7 @@ RoutingRule MoeConfig::routing() const {
   rule.pre_softmax = pre_softmax;
   rule.normalize = norm_topk_prob && (topk > 1 || norm_single_prob);
   rule.scaling = scaling_factor;
+  rule.by_score = expert_bias;
   if (num_groups > 1) {
     rule.groups = num_groups;
     rule.group_topk = group_topk;
@@ -236,10 +147,10 @@ std::vector<std::string> MoeConfig::problems(std::int64_t num_layers) const {
     return out;
   }
   layer_problems(layer_freq, num_layers, out);
-  if (expert_bias && score_function == RouterScore::kSoftmax) {
+  if (expert_bias && score_function == RouterScore::kSoftmax && pre_softmax) {
     out.push_back(
-        "--moe-router-enable-expert-bias: needs --moe-router-score-function sigmoid or "
-        "sqrtsoftplus");
+        "--moe-router-enable-expert-bias: with softmax the probabilities are those of the chosen "
+        "experts; leave --moe-router-pre-softmax out, or use sigmoid or sqrtsoftplus");
   }
   if (!norm_topk_prob && score_function == RouterScore::kSoftmax) {
     out.push_back(

@@ -34,6 +34,7 @@ struct MoeConfig {
   std::int64_t group_score_experts = 0;
   bool router_bias = false;  // bias of the linear that computes the logits
   bool expert_bias = false;  // added to scores for the choice only; follows the load
+  bool scale_input = false;  // probabilities multiply the input of the experts, not their output
 
   // Shared expert: a dense MLP of this size that every token passes; 0: none.
   std::int64_t shared_expert_size = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/model.h"
+#include "nn/adapter.h"
 
 namespace bev {
 
@@ -26,6 +27,7 @@ class WordEmbeddings {
 
  private:
   std::optional<Param> own_;
+  std::vector<LowRank> adapters_;  // of the first stage
   Param* param_;
   double multiplier_;
   std::int64_t padding_row_;

@@ -21,6 +21,9 @@ void recompute_fields(ParallelConfig& parallel, FieldList& list) {
            "keep all activations, recompute named parts of a layer, or whole layers");
   list.shorthand("recompute-activations", {{"recompute-granularity", "selective"}},
                  "--recompute-granularity selective");
+  list.shorthand("moe-layer-recompute",
+                 {{"recompute-granularity", "selective"}, {"recompute-modules", "moe"}},
+                 "--recompute-granularity selective --recompute-modules moe");
   list.add("recompute-method", parallel.recompute_method,
            {{"uniform", RecomputeMethod::kUniform}, {"block", RecomputeMethod::kBlock}},
            "full: checkpoint every n layers, or recompute only a stage's first n");
@@ -110,6 +113,8 @@ void data_fields(ParallelConfig& parallel, FieldList& list) {
            "(ZeRO-2), also parameters (ZeRO-3)");
   list.shorthand("use-distributed-optimizer", {{"data-parallel-sharding-strategy", "optim"}},
                  "--data-parallel-sharding-strategy optim, unless that says more");
+  list.shorthand("use-torch-fsdp2", {{"data-parallel-sharding-strategy", "optim_grads_params"}},
+                 "--data-parallel-sharding-strategy optim_grads_params");
   list.add("num-distributed-optimizer-instances", parallel.num_distributed_optimizer_instances,
            "copies of what is shared out: shards within dp cp / n neighbours, replicas across")
       .min(1)
@@ -126,6 +131,9 @@ void data_fields(ParallelConfig& parallel, FieldList& list) {
   list.add("grad-reduce-in-bf16", parallel.grad_reduce_in_bf16,
            "send gradients between data-parallel ranks as bf16; they are added in fp32")
       .alias("ddp-reduce-scatter-with-fp32-accumulation");
+  list.add("megatron-fsdp-grad-comm-dtype", parallel.megatron_fsdp_grad_comm_dtype,
+           "bf16: --grad-reduce-in-bf16")
+      .one_of({"auto", "fp32", "bf16"});
 }
 
 void context_fields(ParallelConfig& parallel, FieldList& list) {
@@ -248,6 +256,7 @@ void derive_ranks(ParallelConfig& parallel, std::vector<std::string>& problems) 
 }  // namespace
 
 std::vector<std::string> ParallelConfig::resolve() {
+  grad_reduce_in_bf16 |= megatron_fsdp_grad_comm_dtype == "bf16";
   std::int64_t model = model_ranks();
   std::string product = product_text(*this);
   std::vector<std::string> problems;

@@ -60,6 +60,7 @@ struct ParallelConfig {
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
   bool grad_reduce_in_bf16 = false;  // dtype on the wire; sums are in the gradients' dtype
+  std::string megatron_fsdp_grad_comm_dtype = "auto";  // bf16: the same
 
   // Context parallel: p2p, a2a, allgather or a2a+p2p; one value for all layers, or one per layer.
   std::vector<std::string> cp_comm_type = {"p2p"};

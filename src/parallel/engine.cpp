@@ -37,8 +37,8 @@ void Engine::build(const TrainOptions& train) {
   fixed_exchange_ = options().parallel.moe_expert_rank_capacity_factor > 0 &&
                     options().parallel.expert_model_parallel_size > 1;
   if (options().gradients && train.optimizer) {
-    optimizer_ = std::make_unique<Optimizer>(ctx(), store().optim_ranges(), options().optim,
-                                             &model_.rank().host_memory());
+    optimizer_ = std::make_unique<Optimizer>(ctx(), store().optim_ranges(), store().shared_params(),
+                                             options().optim, &model_.rank().host_memory());
   }
   captures_ = decide_capturing();
 }
@@ -374,6 +374,17 @@ std::string Engine::find_nonfinite(std::span<const MicroBatch> batches, const St
       ctx().check("gradient sum", param->name, store().local_gradient(*param).view);
   }
   return gather_findings(probe, in_step);
+}
+
+void Engine::show_tensors(std::span<const MicroBatch> batches, const StepInput& input,
+                          TensorSink& sink) {
+  FiniteProbe probe;
+  probe.sink = &sink;
+  ScopedValue watching(ctx().probe, &probe);
+  ScopedValue exact(fixed_exchange_, false);
+  BegunStep step;
+  send_inputs(batches, input, step);
+  forward_backward(batches);
 }
 
 // Reports the earliest finding in the order of computation: forward before backward before gradient

@@ -44,6 +44,13 @@ class Engine {
   const Objective& objective() const { return *objective_; }
   Optimizer* optimizer() { return optimizer_.get(); }
 
+  // Prepares every batch before its step; null: none. Must outlive its use.
+  void set_preparation(BatchPreparation* preparation) { preparation_ = preparation; }
+  // To be called for the micro-batches of each step or evaluation. Collective.
+  void prepare(std::span<MicroBatch> batches) {
+    if (preparation_ != nullptr) preparation_->prepare(batches);
+  }
+
   // Runs forward and backward over this rank's micro-batches of a global batch, then the optimizer.
   // Random numbers depend on the seed and the iteration only.
   StepResult train_step(std::span<const MicroBatch> batches, const StepInput& input);
@@ -82,6 +89,10 @@ class Engine {
   // Runs the step again without an update and checks every result. Returns a description of the
   // first non-finite tensor on any rank, or "" if all are finite. Every rank returns the same text.
   std::string find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input);
+
+  // Runs the step without an update and shows every result and gradient of this rank to the sink;
+  // the gradients of the mean loss remain in the store. No step may be in flight.
+  void show_tensors(std::span<const MicroBatch> batches, const StepInput& input, TensorSink& sink);
 
   // Called after the weights of the model were overwritten: the master weights are copied from
   // them.
@@ -161,6 +172,7 @@ class Engine {
   bool fixed_exchange_ = false;  // fixed-size all-to-all for MoE tokens in training steps
   std::int64_t updates_ = 0;
   StateReader* reader_ = nullptr;
+  BatchPreparation* preparation_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
   std::map<std::size_t, Schedule> schedules_;  // by number of micro-batches
   std::list<StepInFlight> flights_;

@@ -32,6 +32,18 @@ class Objective {
                    std::span<const Var> outputs, double* sums) const = 0;
   // False if loss() reads from the device: such steps are not captured as CUDA graphs.
   virtual bool capturable() const { return true; }
+  // True if the loss is a mean over samples: an evaluation of several batches weighs each by its
+  // samples rather than by its first weight.
+  virtual bool by_samples() const { return false; }
+};
+
+// Sees the micro-batches of each step before the engine, and may add fields, such as outputs of a
+// reference model.
+class BatchPreparation {
+ public:
+  virtual ~BatchPreparation() = default;
+  // Called by all ranks; `batches` are those of this rank.
+  virtual void prepare(std::span<MicroBatch> batches) = 0;
 };
 
 // Cross entropy of the next token and, with multi-token prediction (MTP), of the later tokens. Aux

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/device.h"
+#include "optim/update_rule.h"
 
 namespace bev {
 
@@ -17,14 +18,17 @@ Stages build_stages(const ModelOptions& options, const PipelineLayout& layout, s
     stages.push_back(make_stage(options.model, layout.stage_at(rank, chunk), build, embedding));
     embedding = stages.back()->embedding();
   }
-  apply_rules(options.optim.groups.rules(), params_of(stages));
+  std::vector<Param*> params = params_of(stages);
+  apply_rules(options.optim.groups.rules(), params);
+  scale_rates(options.optim, options.model.mup_width(), params);
+  options.base.apply(params, !options.gradients);
   return stages;
 }
 
 std::vector<Param*> params_of(const Stages& stages) {
   std::vector<Param*> params;
   for (const auto& stage : stages) {
-    std::vector<Param*> more = stage->params();
+    std::vector<Param*> more = stage->all_params();
     params.insert(params.end(), more.begin(), more.end());
   }
   return params;
@@ -40,8 +44,8 @@ std::vector<bool> upstream_trains(const ModelOptions& options, const PipelineLay
     const Stages stages = build_stages(options, layout, rank);
     for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
       std::int64_t stage = layout.shape.stage_at(rank, static_cast<std::int64_t>(chunk));
-      trains[static_cast<std::size_t>(stage)] =
-          std::ranges::any_of(stages[chunk]->params(), [](const Param* p) { return p->trains; });
+      trains[static_cast<std::size_t>(stage)] = std::ranges::any_of(
+          stages[chunk]->all_params(), [](const Param* p) { return p->trains; });
     }
   }
   // Shifts the flags from "this stage trains" to "an earlier stage trains".

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/base_quantization.h"
 #include "models/fp8_config.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
@@ -28,6 +29,7 @@ struct ModelOptions {
   OptimConfig optim;        // its dtypes are the dtypes of gradients
   Dtype dtype = Dtype::kF32;
   Fp8Config fp8;
+  BaseQuantization base;
   std::uint64_t seed = 1234;
   bool gradients = true;  // false: frozen, without gradient memory
 };

@@ -10,6 +10,11 @@
 #include "data/batch.h"
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
+#include "kernels/quantize.h"
+#include "ops/collective.h"
+#include "ops/label_scores.h"
+#include "ops/objective.h"
+#include "ops/token_log_probs.h"
 #include "parallel/engine.h"
 #include "parallel/pipeline/schedule_player.h"
 #include "plan/phantom.h"
@@ -17,6 +22,39 @@
 namespace bev {
 
 namespace {
+
+// Any loss of the scores of a head for sequence classification.
+class SequenceScores final : public Objective {
+ public:
+  std::vector<std::string> terms() const override { return {"loss"}; }
+  void add_weights(const Context&, const MicroBatch&, std::span<double> weights) const override {
+    weights[0] += 1;
+  }
+  Var loss(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
+           std::span<const Var> outputs, double*) const override {
+    Var scores = label_scores(ctx, outputs[0], *stage.label_head(), batch.layout.tokens);
+    Tensor gradient = ctx.allocate(scores.dtype(), scores.shape(), "gradients");
+    return given_gradient(ctx, "scores", scores, ctx.allocate(ctx.wide(), {1}, "loss"),
+                          std::move(gradient));
+  }
+};
+
+// Any loss of the log-probabilities of completions.
+class LogProbs final : public Objective {
+ public:
+  std::vector<std::string> terms() const override { return {"loss"}; }
+  void add_weights(const Context&, const MicroBatch&, std::span<double> weights) const override {
+    weights[0] += 1;
+  }
+  Var loss(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
+           std::span<const Var> outputs, double*) const override {
+    Var hidden = enter_tensor_parallel(ctx, outputs[0], batch.layout.tokens);
+    Var logps = token_log_probs(ctx, hidden, batch.targets.targets, stage.head());
+    Tensor gradient = ctx.allocate(logps.dtype(), logps.shape(), "gradients");
+    return given_gradient(ctx, "log-probabilities", logps, ctx.allocate(ctx.wide(), {1}, "loss"),
+                          std::move(gradient));
+  }
+};
 
 // Bytes of one allocation: the arena rounds up to 64.
 std::int64_t tensor_bytes(std::int64_t elements, Dtype dtype) {
@@ -31,6 +69,7 @@ ModelOptions model_options(const MemoryQuery& query) {
   options.optim = query.optim;
   options.dtype = query.dtype;
   options.fp8 = query.fp8;
+  options.base = query.base;
   return options;
 }
 
@@ -44,10 +83,12 @@ class KeptState {
     parts_ = {shard_count(options, mesh_, false), shard_count(options, mesh_, true)};
     std::vector<BucketItem> items;
     for (const Param* param : params) {
-      items.push_back(bucket_item(*param, part_of(param->split, mesh_, at)));
+      ParamPart part = part_of(param->split, mesh_, at);
+      items.push_back(bucket_item(*param, part));
       sizes_.push_back(items.back().elements);
       has_state_.push_back(param->trains && has_state(*param));
-      parameters_ += sizes_.back();
+      kinds_.push_back(rule_of(query.optim, *param));
+      parameters_ += param->split.local_shape(param->shape, part).numel();
     }
     layout_ = layout_buckets(items, bucket_rules(options, mesh_));
   }
@@ -68,14 +109,16 @@ class KeptState {
     memory.weights = stored(ShardingStrategy::kOptimGradsParams, query_.dtype, BucketChoice::kAll);
     memory.gradients =
         stored(ShardingStrategy::kOptimGrads, dtypes.main_grads, BucketChoice::kTrained);
-    std::vector<std::int64_t> sizes = updated_sizes(memory.at);
+    std::vector<OptimizerKind> kinds;
+    std::vector<std::int64_t> sizes = updated_sizes(memory.at, kinds);
     std::vector<bool> offloaded = choose_offloaded(sizes, query_.optim.offloaded_fraction());
     StateSize on_device, on_host;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      (offloaded[i] ? on_host : on_device).add(sizes[i]);
+      (offloaded[i] ? on_host : on_device).add(sizes[i], kinds[i]);
     }
     StateTensors device(query_.optim, query_.dtype, on_device);
     StateTensors host(query_.optim, query_.dtype, on_host);
+    if (query_.reference) memory.weights *= 2;
     memory.optimizer =
         bytes_of(device.numbers()) + bytes_of(device.scales()) + bytes_of(host.scales());
     memory.host_optimizer = bytes_of(host.numbers());
@@ -90,8 +133,10 @@ class KeptState {
     return sum;
   }
 
-  // Sizes of the shards that the rank updates, of parameters with optimizer state.
-  std::vector<std::int64_t> updated_sizes(const MeshCoordinate& at) const {
+  // Sizes of the shards that the rank updates, of parameters with optimizer state, and which
+  // optimizer updates them.
+  std::vector<std::int64_t> updated_sizes(const MeshCoordinate& at,
+                                          std::vector<OptimizerKind>& kinds) const {
     std::vector<std::int64_t> sizes;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!has_state_[i]) continue;
@@ -100,7 +145,9 @@ class KeptState {
       std::int64_t parts = parts_.of(bucket);
       std::int64_t index = bucket.of_experts ? at.edp : at.cp + mesh_.cp * at.dp;
       Range mine = owned_range(place, sizes_[i], bucket_part_range(bucket, parts, index % parts));
-      if (mine.size() > 0) sizes.push_back(mine.size());
+      if (mine.size() == 0) continue;
+      sizes.push_back(mine.size());
+      kinds.push_back(kinds_[i]);
     }
     return sizes;
   }
@@ -111,6 +158,7 @@ class KeptState {
   std::int64_t parameters_ = 0;
   std::vector<std::int64_t> sizes_;
   std::vector<bool> has_state_;
+  std::vector<OptimizerKind> kinds_;
   BucketLayout layout_;
 };
 
@@ -151,32 +199,87 @@ std::int64_t played_micro_batches(const PipelineShape& shape, std::int64_t micro
 
 struct ActivationBytes {
   std::int64_t device = 0, host = 0;
+  std::int64_t at_update = 0;  // of `device`, when the optimizer runs
 };
+
+// The phantom device of one rank: the store of its parameters and the context of a step.
+class PhantomRank {
+ public:
+  PhantomRank(const MemoryQuery& query, const Stages& stages, const MeshCoordinate& at,
+              const Kernels& kernels)
+      : shape_(mesh_shape(query.parallel, query.model)),
+        world_(static_cast<int>(rank_of(shape_, at)), static_cast<int>(shape_.size())),
+        mesh_(world_, shape_),
+        arena_(make_phantom_memory()),
+        store_(params_of(stages), mesh_, arena_, kernels, Stream{nullptr, nullptr},
+               store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8)),
+        kept_(in_use(arena_) - step_bytes(arena_)),
+        step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step"),
+        ctx_{kernels,    Stream{nullptr, nullptr},
+             arena_,     arena_,
+             mesh_,      store_,
+             store_,     static_cast<const StepState*>(step_.view().data),
+             query.dtype} {
+    ctx_.training = true;
+  }
+
+  Context& ctx() { return ctx_; }
+  ParamStore& store() { return store_; }
+  Arena& arena() { return arena_; }
+  // Optimizers in host memory then take memory, but compute nothing.
+  void skip_updates() { static_cast<StepState*>(step_.view().data)->skip = 1; }
+  std::int64_t kept() const { return kept_; }  // bytes of weights and gradients
+
+ private:
+  MeshShape shape_;
+  PhantomWorld world_;
+  Mesh mesh_;
+  Arena arena_;
+  ParamStore store_;
+  std::int64_t kept_;
+  Tensor step_;
+  Context ctx_;
+};
+
+// Memory of an optimizer that updates whole matrices: its states, and the most that an update
+// needs.
+struct MatrixBytes {
+  std::int64_t states = 0, work = 0;
+};
+MatrixBytes matrix_bytes(const MemoryQuery& query, const Stages& stages, const MeshCoordinate& at) {
+  if (!needs_matrices(query.optim.optimizer)) return {};
+  PhantomRank rank(query, stages, at, phantom_kernels());
+  Arena host(make_phantom_memory());
+  Optimizer optimizer(rank.ctx(), rank.store().optim_ranges(), rank.store().shared_params(),
+                      query.optim, &host);
+  MatrixBytes bytes;
+  for (const MatrixState& state : *optimizer.matrix_states()) {
+    bytes.states += tensor_bytes(state.memory.numel(), state.memory.dtype());
+  }
+  const std::int64_t before = in_use(rank.arena());
+  rank.arena().reset_peak();
+  rank.skip_updates();
+  optimizer.step(rank.ctx());
+  bytes.work = static_cast<std::int64_t>(rank.arena().peak()) - before;
+  return bytes;
+}
 
 // Peaks of an iteration of Engine::train_step above the persistent state, on the phantom device.
 ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout& layout,
                                  const Stages& stages, const MeshCoordinate& at) {
-  MeshShape shape = mesh_shape(query.parallel, query.model);
-  PhantomWorld world(static_cast<int>(rank_of(shape, at)), static_cast<int>(shape.size()));
-  Mesh mesh(world, shape);
-  Arena arena(make_phantom_memory());
   LossKernels loss = phantom_kernels().loss;
   GemmKernels gemm = phantom_kernels().gemm;
+  QuantizeKernels quantize = phantom_kernels().quantize;
   if (query.device != nullptr) {
     loss.logits = query.device->loss.logits;
     gemm.packed_bytes = query.device->gemm.packed_bytes;
+    quantize.takes_nf4 = query.device->quantize.takes_nf4;
   }
-  Kernels kernels = with_table(with_table(phantom_kernels(), loss), gemm);
-  ParamStore store(params_of(stages), mesh, arena, kernels, Stream{nullptr, nullptr},
-                   store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8));
-  std::int64_t kept = in_use(arena) - step_bytes(arena);
-  Tensor step(arena, Dtype::kU8, {sizeof(StepState)}, "step");
-  Context ctx{kernels,    Stream{nullptr, nullptr},
-              arena,      arena,
-              mesh,       store,
-              store,      static_cast<const StepState*>(step.view().data),
-              query.dtype};
-  ctx.training = true;
+  Kernels kernels = with_table(with_table(with_table(phantom_kernels(), loss), gemm), quantize);
+  PhantomRank rank(query, stages, at, kernels);
+  Context& ctx = rank.ctx();
+  ParamStore& store = rank.store();
+  const Arena& arena = rank.arena();
 
   std::int64_t played = played_micro_batches(layout.shape, query.micro_batches);
   std::int64_t before = in_use(arena);
@@ -186,7 +289,12 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, model_options(query));
-  NextToken objective(query.model);
+  NextToken next_token(query.model);
+  SequenceScores scores;
+  LogProbs log_probs;
+  const Objective& objective = query.model.num_labels > 0 ? static_cast<const Objective&>(scores)
+                               : query.log_probs          ? static_cast<const Objective&>(log_probs)
+                                                          : next_token;
   StepMetrics metrics(ctx, query.model, objective, {}, true);
   ctx.metrics = &metrics.block();
   ctx.routers = metrics.routers();
@@ -199,14 +307,16 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   }
   std::int64_t more = (query.micro_batches - played) * (batch_bytes / played);
   const Offloader* offloader = executor->offloader();
-  return {static_cast<std::int64_t>(arena.peak()) - kept + more,
-          offloader ? static_cast<std::int64_t>(offloader->host().peak()) : 0};
+  return {static_cast<std::int64_t>(arena.peak()) - rank.kept() + more,
+          offloader ? static_cast<std::int64_t>(offloader->host().peak()) : 0,
+          in_use(arena) - rank.kept() + more};
 }
 
 void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
   for (const Param& param : declare_params(query.model)) {
     std::string_view name = param.name;
-    bool is_embedding = name.starts_with("embedding.") || name.starts_with("output_layer.");
+    bool is_embedding = name.starts_with("embedding.") || name.starts_with("output_layer.") ||
+                        name.starts_with("score.");
     plan.parameters += param.shape.numel();
     if (is_embedding) plan.embedding_parameters += param.shape.numel();
   }
@@ -238,9 +348,11 @@ void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
         known[key] = activation_bytes(query, layout, stages, memory.at);
       }
       memory.in_flight = in_flight;
-      memory.activations = known[key].device;
+      const MatrixBytes matrices = matrix_bytes(query, stages, memory.at);
+      memory.activations = std::max(known[key].device, known[key].at_update + matrices.work);
       memory.host_activations = known[key].host;
       kept.fill(memory);
+      memory.optimizer += matrices.states;
       plan.ranks[static_cast<std::size_t>(memory.rank)] = memory;
     }
   }

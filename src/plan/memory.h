@@ -9,6 +9,7 @@
 
 #include "comm/mesh.h"
 #include "kernels/kernels.h"
+#include "models/base_quantization.h"
 #include "models/config.h"
 #include "models/fp8_config.h"
 #include "optim/config.h"
@@ -23,9 +24,12 @@ struct MemoryQuery {
   OptimConfig optim;
   Dtype dtype = Dtype::kF32;
   Fp8Config fp8;
+  BaseQuantization base;
   std::int64_t seq_length = 0;
   std::int64_t micro_batch_size = 1;
   std::int64_t micro_batches = 1;   // per rank and iteration
+  bool log_probs = false;           // the objective is one of the log-probabilities of completions
+  bool reference = false;           // and compares with a second model, which is frozen
   const Kernels* device = nullptr;  // provides memory rules of its kernels; null: none
 };
 

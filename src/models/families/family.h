@@ -18,6 +18,8 @@ enum class WeightKind : std::uint8_t {
   kTranspose,      // gpt2's Conv1D stores [in, out]
   kQkvRows,        // q, k, v: our rows are q | k | v
   kGateUpRows,     // gate, up: our rows are gate | up
+  kUnitRow,        // [1, N] against our [N]
+  kScalar,         // [] against our [1]
   kNeoxQkv,        // rows [N][q, k, v][D] against our q | k | v
   kExperts,        // the sources of each expert, expert after expert
   kExpertColumns,  // all experts in one tensor [E, in, out]; ours is [E, out, in]
@@ -54,6 +56,8 @@ struct ModelFamily {
   // Prefix of layers after the last that files may contain and we do not read; "{}" is the layer
   // index.
   std::string further_layers = {};
+  // pad_token_id of a config.json without one; -1: none.
+  std::int64_t default_pad = -1;
   // Files may store expert weights in MXFP4: NAME_blocks and NAME_scales.
   bool packed_experts = false;
   std::vector<Preset> presets = {};  // at least one, the smallest first
@@ -63,6 +67,9 @@ struct ModelFamily {
 // `source` is the file that contained the name.
 const std::vector<ModelFamily>& families();
 const ModelFamily& find_family(std::string_view name, std::string_view source = {});
+
+// Values of model_type that find_family takes for a family.
+std::vector<std::string> model_types(std::string_view family);
 
 // The model of a config.json of transformers 4 or 5, in canonical form. Throws Error(kInput) naming
 // key and value for every unknown setting that would change the computation. Dropout is left at 0.

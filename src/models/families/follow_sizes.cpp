@@ -119,6 +119,8 @@ void follow_layers(const ModelConfig& base, Given given, ModelConfig& model) {
   };
   if (model.num_layers != base.num_layers) {
     follow("window-attn-skip-freq", base.window_layers, model.window_layers);
+    follow("dsa-indexer-shared-layers", base.indexer.shared_layers, model.indexer.shared_layers);
+    follow("no-rope-freq", base.no_rope_layers, model.no_rope_layers);
     follow("moe-layer-freq", base.moe.layer_freq, model.moe.layer_freq);
   }
   if (model.window_size == 0 && !given("window-attn-skip-freq")) model.window_layers.clear();

@@ -44,6 +44,7 @@ ModelFamily gemma2_family() {
           .write = write,
           .weights = gemma_weights(),
           .ignored = llama_ignored(),
+          .default_pad = 0,
           .presets = {{"gemma2-2b", sized(26, 2304, 9216, 8, 256, 256)},
                       {"gemma2-9b", sized(42, 3584, 14336, 16, 256, 256)},
                       {"gemma2-27b", sized(46, 4608, 36864, 32, 128, 144)}}};

@@ -9,40 +9,13 @@ namespace bev {
 namespace {
 constexpr double kBase = 1e6, kLocalBase = 1e4;
 constexpr std::int64_t kPattern = 6;
-
-// transformers 5: rope_parameters with one object per kind of layer. transformers 4: rope_theta and
-// rope_scaling for full layers, rope_local_base_freq for windowed ones.
-void read_gemma3_rope(const HfConfig& hf, ModelConfig& config) {
-  HfConfig full, local;
-  if (std::optional<HfConfig> both = hf.object("rope_parameters")) {
-    if (both->has("rope_type") || both->has("rope_theta")) {
-      hf.reject("rope_parameters", "gemma3 has one object for each kind of layer there");
-    }
-    full = both->object("full_attention").value_or(HfConfig());
-    local = both->object("sliding_attention").value_or(HfConfig());
-  }
-  config.rotary_base = full.positive_number("rope_theta", hf.positive_number("rope_theta", kBase));
-  config.rotary_base_local =
-      local.positive_number("rope_theta", hf.positive_number("rope_local_base_freq", kLocalBase));
-  if (local.text("rope_type", "default") != "default") {
-    local.reject("rope_type", "windowed layers are never scaled");
-  }
-  if (std::optional<HfConfig> scaling = hf.object("rope_scaling"); scaling && !scaling->empty()) {
-    full = *scaling;
-    config.rotary_base = full.positive_number("rope_theta", config.rotary_base);
-  }
-  for (const HfConfig& rope : {full, local, hf}) {
-    if (rope.positive_number("partial_rotary_factor", 1) != 1) {
-      rope.reject("partial_rotary_factor", "this family rotates the whole head");
-    }
-  }
-  config.rope_scaling = read_rope_scaling(hf, full, config.max_position_embeddings);
-}
+constexpr LayeredRopeKeys kRope = {
+    .default_base = kBase, .local_key = "rope_local_base_freq", .default_local_base = kLocalBase};
 
 ModelConfig read(const HfConfig& hf) {
   ModelConfig config = read_gemma(hf, "gemma3_text", 131072);
   config.qk_layernorm = true;
-  read_gemma3_rope(hf, config);
+  read_layered_rope(hf, kRope, config);
   std::int64_t pattern = hf.positive_integer("sliding_window_pattern", kPattern);
   set_windows(hf, read_window(hf, 4096), all_but_every(pattern, config.num_layers),
               LayerTypes::kUsed, config);
@@ -54,17 +27,7 @@ ModelConfig read(const HfConfig& hf) {
 void write(const ModelConfig& config, HfConfig& hf) {
   write_gemma(config, hf);
   write_cap(hf, "final_logit_softcapping", config.final_logit_softcapping);
-
-  double local_base = config.rotary_base_local > 0 ? config.rotary_base_local : config.rotary_base;
-  HfConfig full = rope_object(config.rope_scaling), local = rope_object({}), both;
-  if (config.rope_scaling.kind != RopeScalingKind::kDefault) hf.set("rope_scaling", full);
-  full.set("rope_theta", config.rotary_base);
-  local.set("rope_theta", local_base);
-  both.set("full_attention", full);
-  both.set("sliding_attention", local);
-  hf.set("rope_parameters", both);
-  hf.set("rope_theta", config.rotary_base);
-  hf.set("rope_local_base_freq", local_base);
+  write_layered_rope(config, kRope, hf);
 }
 
 ModelConfig sized(const ModelSizes& sizes, std::int64_t window, std::int64_t head_size,
@@ -106,6 +69,7 @@ ModelFamily gemma3_family() {
           .write = write,
           .weights = gemma_weights(),
           .ignored = llama_ignored(),
+          .default_pad = 0,
           .presets = presets()};
 }
 

@@ -19,7 +19,7 @@ LlamaDefaults defaults(std::int64_t max_positions) {
 // Fields that depend on the sizes.
 void make_gemma(ModelConfig& config, double query_size) {
   config.apply_layernorm_1p = true;
-  config.post_norms = true;
+  config.norm_placement = NormPlacement::kPreAndPost;
   config.embedding_multiplier = std::sqrt(static_cast<double>(config.hidden_size));
   config.softmax_scale = scale_of(query_size);
 }

@@ -30,6 +30,7 @@ RopeScaling canonical_scaling(const ModelConfig& config) {
   const RopeScaling& from = config.rope_scaling;
   RopeScaling to;
   to.kind = from.kind;
+  if (from.queries.beta != 0) to.queries = from.queries;
   if (from.kind == RopeScalingKind::kDefault) return to;
   to.factor = from.factor;
   if (from.kind == RopeScalingKind::kLinear || from.kind == RopeScalingKind::kDynamic) return to;
@@ -84,12 +85,26 @@ void resolve_positions(ModelConfig& config) {
 void resolve_windows(ModelConfig& config) {
   std::vector<std::int64_t> layers;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    layers.push_back(config.windowed(layer) ? 1 : 0);
+    layers.push_back(config.chunked(layer) ? 2 : config.windowed(layer) ? 1 : 0);
   }
-  auto windowed = std::count(layers.begin(), layers.end(), 1);
-  if (windowed == 0) config.window_size = 0;
-  if (windowed == 0 || windowed == config.num_layers) layers.clear();
+  auto full = std::count(layers.begin(), layers.end(), 0);
+  auto sliding = std::count(layers.begin(), layers.end(), 1);
+  if (full == config.num_layers) config.window_size = 0;
+  if (full == config.num_layers || sliding == config.num_layers) layers.clear();
   config.window_layers = layers;
+}
+
+// Layers without RoPE as one mark for each.
+void resolve_rotation(ModelConfig& config) {
+  std::vector<std::int64_t> layers;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    layers.push_back(config.rotates(layer) ? 0 : 1);
+  }
+  bool some = config.position_embedding_type == PositionKind::kRope &&
+              std::ranges::find(layers, 1) != layers.end();
+  config.no_rope_layers = some ? layers : std::vector<std::int64_t>();
+  QueryScaling& queries = config.rope_scaling.queries;
+  if (queries.beta == 0 || (!some && !queries.all_layers)) queries = {};
 }
 
 void resolve_latent(ModelConfig& config) {
@@ -106,6 +121,7 @@ void resolve_latent(ModelConfig& config) {
   config.qk_pos_emb_head_dim = defaults.qk_pos_emb_head_dim;
   config.v_head_dim = defaults.v_head_dim;
   config.latent_norm_epsilon = defaults.latent_norm_epsilon;
+  config.indexer = defaults.indexer;
 }
 
 void resolve_biases(ModelConfig& config) {
@@ -153,10 +169,23 @@ std::vector<std::string> range_problems(ModelConfig config) {
   }
   return problems;
 }
+
+// True if transformers gives the row of pad_token_id in the embedding no gradient.
+bool pads_embedding(std::string_view family) { return family != "gpt2" && family != "gpt_neox"; }
+
+void resolve_labels(ModelConfig& config) {
+  if (config.num_labels == 0) {
+    config.pad_token = -1;
+  } else if (pads_embedding(config.family)) {
+    if (config.pad_token < 0) config.pad_token = config.padding_row;
+    config.padding_row = config.pad_token;
+  }
+}
 }  // namespace
 
 ModelConfig canonical(const ModelConfig& config) {
   ModelConfig result = config;
+  resolve_labels(result);
   if (config.num_attention_heads < 1 || config.hidden_size < 1) return result;
   result.ffn_hidden_size = config.ffn_size();
   result.num_query_groups = config.kv_heads();
@@ -165,7 +194,9 @@ ModelConfig canonical(const ModelConfig& config) {
   ModelConfig unscaled = result;
   unscaled.softmax_scale = 0;
   if (result.softmax_scale == unscaled.attention_scale()) result.softmax_scale = 0;
+  if (!result.qk_layernorm) result.qk_norm_kind = QkNorm::kHead;
   resolve_windows(result);
+  resolve_rotation(result);
   resolve_positions(result);
   resolve_biases(result);
   resolve_experts(result);
@@ -192,16 +223,51 @@ std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfi
 }
 
 namespace {
+constexpr std::string_view kClassifies = "ForSequenceClassification";
+
+bool classifies(const HfConfig& hf) {
+  return hf.has("architectures") &&
+         std::ranges::any_of(hf.texts("architectures"),
+                             [](const std::string& name) { return name.ends_with(kClassifies); });
+}
+
+// The number of names in id2label; transformers writes none for its default of 2.
+std::int64_t label_count(const HfConfig& hf) {
+  std::optional<HfConfig> names = hf.object("id2label");
+  std::int64_t count = 0;
+  while (names && names->has(concat(count))) ++count;
+  return names ? count : hf.positive_integer("num_labels", 2);
+}
+
+void write_labels(const ModelConfig& config, std::string_view architecture, HfConfig& hf) {
+  for (std::string_view end : {"ForCausalLM", "LMHeadModel"}) {
+    if (architecture.ends_with(end)) architecture.remove_suffix(end.size());
+  }
+  hf.set("architectures", std::vector<std::string>{concat(architecture, kClassifies)});
+  if (config.pad_token >= 0) hf.set("pad_token_id", config.pad_token);
+  HfConfig names, numbers;
+  for (std::int64_t label = 0; label < config.num_labels; ++label) {
+    names.set(concat(label), concat("LABEL_", label));
+    numbers.set(concat("LABEL_", label), label);
+  }
+  hf.set("id2label", names);
+  hf.set("label2id", numbers);
+}
+
+// Token pad_token_id; -1: none.
+std::int64_t pad_token(const HfConfig& hf, std::int64_t vocabulary) {
+  std::int64_t token = hf.has("pad_token_id") ? hf.integer("pad_token_id", -1) : -1;
+  if (token < 0) token += vocabulary;  // as in Python
+  return hf.has("pad_token_id") && token >= 0 && token < vocabulary ? token : -1;
+}
+
 // padding_idx of the embedding in transformers: its row gets no gradient from lookups.
 std::int64_t padding_row(const HfConfig& hf, const ModelFamily& family, std::int64_t vocabulary) {
-  if (family.name == "gpt2" || family.name == "gpt_neox") return -1;
+  if (!pads_embedding(family.name)) return -1;
   if (!hf.has("pad_token_id")) {
-    bool by_default = family.name.starts_with("gemma") && !hf.listed("pad_token_id");
-    return by_default ? 0 : -1;
+    return hf.listed("pad_token_id") || family.default_pad >= vocabulary ? -1 : family.default_pad;
   }
-  std::int64_t row = hf.integer("pad_token_id", -1);
-  if (row < 0) row += vocabulary;  // as in Python
-  return row >= 0 && row < vocabulary ? row : -1;
+  return pad_token(hf, vocabulary);
 }
 }  // namespace
 
@@ -210,6 +276,10 @@ ModelConfig from_hf(const HfConfig& hf) {
   reject_unsupported(hf);
   ModelConfig config = family.read(hf);
   config.padding_row = padding_row(hf, family, config.vocab_size);
+  if (classifies(hf)) {
+    config.num_labels = label_count(hf);
+    config.pad_token = pad_token(hf, config.vocab_size);
+  }
   std::vector<std::string> problems = range_problems(config);
   if (problems.empty()) problems = config.problems();
   BEV_CHECK(problems.empty(), ErrorKind::kInput, hf.source(), ": describes no valid model:\n  ",
@@ -244,6 +314,7 @@ HfConfig to_hf(const ModelConfig& given, Dtype dtype) {
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) hf.set_null(token);
   if (config.padding_row >= 0) hf.set("pad_token_id", config.padding_row);
   family.write(config, hf);
+  if (config.num_labels > 0) write_labels(config, family.architecture, hf);
 
   std::vector<std::string> lost = differing_fields(config, read_back(hf, family));
   for (std::string& name : lost) name = "--" + name;

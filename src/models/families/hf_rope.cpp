@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "base/text.h"
+
 namespace bev {
 
 namespace {
@@ -123,6 +125,15 @@ void read_rope(const HfConfig& hf, const RopeKeys& keys, ModelConfig& config) {
                  keys.partial ? "it must be at most 1" : "this family rotates the whole head");
   }
   config.rope_scaling = read_rope_scaling(hf, rope, config.max_position_embeddings);
+  const double beta = rope.magnitude("llama_4_scaling_beta", 0);
+  if (beta == 0) return;
+  if (!keys.scales_queries) {
+    rope.reject("llama_4_scaling_beta", "queries of this family are not scaled by position");
+  }
+  QueryScaling& queries = config.rope_scaling.queries;
+  queries.beta = beta;
+  queries.period = rope.positive_integer("original_max_position_embeddings");
+  queries.all_layers = true;
 }
 
 HfConfig rope_object(const RopeScaling& scaling) {
@@ -154,6 +165,10 @@ HfConfig rope_object(const RopeScaling& scaling) {
 
 void write_rope(const ModelConfig& config, const RopeKeys& keys, HfConfig& hf) {
   HfConfig rope = rope_object(config.rope_scaling);
+  if (keys.scales_queries && config.rope_scaling.queries.beta != 0) {
+    rope.set("llama_4_scaling_beta", config.rope_scaling.queries.beta);
+    rope.set("original_max_position_embeddings", config.rope_scaling.queries.period);
+  }
   if (config.rope_scaling.kind != RopeScalingKind::kDefault) hf.set("rope_scaling", rope);
   hf.set(keys.base, config.rotary_base);
   rope.set("rope_theta", config.rotary_base);
@@ -162,6 +177,48 @@ void write_rope(const ModelConfig& config, const RopeKeys& keys, HfConfig& hf) {
     rope.set("partial_rotary_factor", config.rotary_percent);
   }
   hf.set("rope_parameters", rope);
+}
+
+void read_layered_rope(const HfConfig& hf, const LayeredRopeKeys& keys, ModelConfig& config) {
+  HfConfig full, local;
+  if (std::optional<HfConfig> both = hf.object("rope_parameters")) {
+    if (both->has("rope_type") || both->has("rope_theta")) {
+      hf.reject("rope_parameters", concat(config.family, " has one object for each kind of layer"));
+    }
+    full = both->object("full_attention").value_or(HfConfig());
+    local = both->object("sliding_attention").value_or(HfConfig());
+  }
+  const double base = hf.positive_number("rope_theta", keys.default_base);
+  const double local_base =
+      keys.local_key.empty() ? base : hf.positive_number(keys.local_key, keys.default_local_base);
+  config.rotary_base = full.positive_number("rope_theta", base);
+  config.rotary_base_local = local.positive_number("rope_theta", local_base);
+  if (local.text("rope_type", "default") != "default") {
+    local.reject("rope_type", "windowed layers are never scaled");
+  }
+  if (std::optional<HfConfig> scaling = hf.object("rope_scaling"); scaling && !scaling->empty()) {
+    full = *scaling;
+    config.rotary_base = full.positive_number("rope_theta", config.rotary_base);
+  }
+  for (const HfConfig& rope : {full, local, hf}) {
+    if (rope.positive_number("partial_rotary_factor", 1) != 1) {
+      rope.reject("partial_rotary_factor", "this family rotates the whole head");
+    }
+  }
+  config.rope_scaling = read_rope_scaling(hf, full, config.max_position_embeddings);
+}
+
+void write_layered_rope(const ModelConfig& config, const LayeredRopeKeys& keys, HfConfig& hf) {
+  double local_base = config.rotary_base_local > 0 ? config.rotary_base_local : config.rotary_base;
+  HfConfig full = rope_object(config.rope_scaling), local = rope_object({}), both;
+  if (config.rope_scaling.kind != RopeScalingKind::kDefault) hf.set("rope_scaling", full);
+  full.set("rope_theta", config.rotary_base);
+  local.set("rope_theta", local_base);
+  both.set("full_attention", full);
+  both.set("sliding_attention", local);
+  hf.set("rope_parameters", both);
+  hf.set("rope_theta", config.rotary_base);
+  if (!keys.local_key.empty()) hf.set(keys.local_key, local_base);
 }
 
 }  // namespace bev

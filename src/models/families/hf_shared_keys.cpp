@@ -15,7 +15,7 @@ constexpr const char* kSliding = "sliding_attention";
 constexpr const char* kFull = "full_attention";
 
 // The first name of each kind is the one we write.
-constexpr std::array<std::pair<std::string_view, Activation>, 12> kActivations = {
+constexpr std::array<std::pair<std::string_view, Activation>, 13> kActivations = {
     {{"gelu", Activation::kGelu},
      {"gelu_python", Activation::kGelu},
      {"gelu_pytorch_tanh", Activation::kGeluTanh},
@@ -27,7 +27,8 @@ constexpr std::array<std::pair<std::string_view, Activation>, 12> kActivations =
      {"swish", Activation::kSilu},
      {"relu", Activation::kRelu},
      {"relu2", Activation::kSquaredRelu},
-     {"quick_gelu", Activation::kQuickGelu}}};
+     {"quick_gelu", Activation::kQuickGelu},
+     {"xielu", Activation::kXielu}}};
 
 // Marks of "layer_types": 1 for sliding_attention.
 std::vector<std::int64_t> read_layer_types(const HfConfig& hf, std::int64_t layers) {
@@ -48,13 +49,17 @@ std::vector<std::int64_t> read_layer_types(const HfConfig& hf, std::int64_t laye
 }  // namespace
 
 namespace {
-// True for quantised weights that can be read and dequantised: MXFP4 experts of gpt_oss, and FP8
-// with 128 x 128 blocks.
+// True for quantised weights that can be read and dequantised: MXFP4 experts of gpt_oss, FP8 with
+// 128 x 128 blocks, and bitsandbytes' NF4.
 bool is_expanded(const HfConfig& hf) {
   std::optional<HfConfig> packing = hf.object("quantization_config");
   if (!packing) return false;
   std::string method = packing->text("quant_method", "");
   if (method == "mxfp4") return hf.text("model_type", "") == "gpt_oss";
+  if (method == "bitsandbytes") {
+    return packing->boolean("load_in_4bit", false) &&
+           packing->text("bnb_4bit_quant_type", "fp4") == "nf4";
+  }
   return method == "fp8" && packing->text("fmt", "e4m3") == "e4m3" &&
          packing->counts("weight_block_size") == std::vector<std::int64_t>{128, 128};
 }
@@ -67,13 +72,16 @@ void reject_set(const HfConfig& hf, std::string_view key, std::string_view why) 
 void reject_unsupported(const HfConfig& hf) {
   if (!is_expanded(hf)) {
     reject_set(hf, "quantization_config",
-               "only mxfp4 of gpt_oss and fp8 (e4m3, weight_block_size [128, 128]) are supported");
+               "only mxfp4 of gpt_oss, fp8 (e4m3, weight_block_size [128, 128]) and bitsandbytes' "
+               "4 bits of type nf4 are supported");
   }
   reject_set(hf, "compression_config", "compressed weights are not supported");
   reject_set(hf, "is_encoder_decoder", "only decoders are supported");
   reject_set(hf, "add_cross_attention", "cross-attention is not supported");
   reject_set(hf, "pruned_heads", "pruned heads are not supported");
-  reject_set(hf, "attention_chunk_size", "chunked attention is not supported");
+  if (hf.text("model_type", "") != "llama4_text") {
+    reject_set(hf, "attention_chunk_size", "chunked attention is not supported");
+  }
   reject_set(hf, "use_bidirectional_attention", "bidirectional attention is not supported");
 }
 
@@ -175,6 +183,27 @@ void write_windows(const ModelConfig& config, LayerTypes types, HfConfig& hf) {
     hf.set_null("sliding_window");
   }
   if (types == LayerTypes::kUsed) hf.set("layer_types", names);
+}
+
+void read_no_rope(const HfConfig& hf, ModelConfig& config) {
+  std::vector<std::int64_t> rotates = hf.counts("no_rope_layers");
+  const std::int64_t interval = hf.positive_integer("no_rope_layer_interval", 4);
+  if (rotates.empty()) rotates = all_but_every(interval, config.num_layers);
+  if (static_cast<std::int64_t>(rotates.size()) < config.num_layers) {
+    hf.reject("no_rope_layers",
+              concat("it must have an entry for each of the ", config.num_layers, " layers"));
+  }
+  rotates.resize(static_cast<std::size_t>(config.num_layers));
+  config.no_rope_layers.clear();
+  for (std::int64_t one : rotates) config.no_rope_layers.push_back(one != 0 ? 0 : 1);
+}
+
+void write_no_rope(const ModelConfig& config, HfConfig& hf) {
+  std::vector<std::int64_t> rotates;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    rotates.push_back(config.rotates(layer) ? 1 : 0);
+  }
+  hf.set("no_rope_layers", rotates);
 }
 
 std::vector<std::int64_t> all_but_every(std::int64_t period, std::int64_t layers) {

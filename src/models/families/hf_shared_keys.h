@@ -43,6 +43,10 @@ void set_windows(const HfConfig& hf, std::int64_t window, std::vector<std::int64
 void set_uniform_windows(const HfConfig& hf, std::int64_t window, ModelConfig& config);
 // The inverse: writes "sliding_window", and "layer_types" if the family uses it.
 void write_windows(const ModelConfig& config, LayerTypes types, HfConfig& hf);
+// "no_rope_layers" (1: a layer rotates) or, without it, "no_rope_layer_interval": every N-th layer
+// does not rotate.
+void read_no_rope(const HfConfig& hf, ModelConfig& config);
+void write_no_rope(const ModelConfig& config, HfConfig& hf);
 // Marks all layers but every `period`-th.
 std::vector<std::int64_t> all_but_every(std::int64_t period, std::int64_t layers);
 

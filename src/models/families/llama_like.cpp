@@ -1,6 +1,10 @@
 #include "models/families/llama_like.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
+
+#include "base/text.h"
 
 namespace bev {
 
@@ -27,10 +31,10 @@ ModelConfig read_llama_like(const HfConfig& hf, std::string_view family,
   config.kv_channels = hf.positive_integer(
       "head_dim", defaults.head_size > 0 ? defaults.head_size
                                          : config.hidden_size / config.num_attention_heads);
-  config.norm_epsilon = hf.positive_number("rms_norm_eps", defaults.norm_epsilon);
+  config.norm_epsilon = hf.positive_number(defaults.norm_key, defaults.norm_epsilon);
   config.activation = read_activation(hf, defaults.activation_key, defaults.activation);
   config.untie_embeddings_and_output_weights = !hf.boolean("tie_word_embeddings", defaults.tied);
-  config.init_method_std = hf.magnitude("initializer_range", 0.02);
+  config.init_method_std = hf.magnitude("initializer_range", defaults.init_std);
   return config;
 }
 
@@ -38,7 +42,7 @@ void write_llama_like(const ModelConfig& config, const LlamaDefaults& defaults, 
   write_sizes(config, hf);
   hf.set("num_key_value_heads", config.num_query_groups);
   hf.set("head_dim", config.kv_channels);
-  hf.set("rms_norm_eps", config.norm_epsilon);
+  hf.set(defaults.norm_key, config.norm_epsilon);
   hf.set(defaults.activation_key, activation_name(config.activation));
   hf.set("tie_word_embeddings", !config.untie_embeddings_and_output_weights);
   hf.set("initializer_range", config.init_method_std);
@@ -79,6 +83,18 @@ std::vector<WeightRule> llama_expert_weights() {
                    WeightKind::kExperts,
                    theirs + "experts.down_proj"});
   return rules;
+}
+
+void set_sources(std::vector<WeightRule>& rules, std::string_view part,
+                 const std::vector<std::string>& sources, WeightKind kind) {
+  WeightRule rule{concat("decoder.layers.{}.", part), {}, kind};
+  for (const std::string& source : sources) rule.sources.push_back("model.layers.{}." + source);
+  auto place = std::ranges::find(rules, rule.name, &WeightRule::name);
+  if (place != rules.end()) {
+    *place = std::move(rule);
+  } else {
+    rules.push_back(std::move(rule));
+  }
 }
 
 std::vector<std::string> llama_ignored() { return {".rotary_emb.inv_freq"}; }

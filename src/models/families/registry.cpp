@@ -52,6 +52,12 @@ const ModelFamily& find_family(std::string_view name, std::string_view source) {
            " is not supported; ", known_text(name, known));
 }
 
+std::vector<std::string> model_types(std::string_view family) {
+  std::vector<std::string> types = {std::string(family)};
+  if (family_of("kimi_k2") == family) types.emplace_back("kimi_k2");
+  return types;
+}
+
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const ModelFamily& family : families()) {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/divide.h"
+#include "parallel/store/nf4_weights.h"
 
 namespace bev {
 
@@ -16,13 +17,12 @@ BucketItem bucket_item(const Param& param, const ParamPart& part) {
   // The first ranks have the larger parts of a dimension that does not divide evenly.
   ParamPart most = part;
   most.index = most.expert_index = 0;
-  return {unit_of(param),
-          param.split.local_shape(param.shape, part).numel(),
-          param.shared,
-          param.split.local_shape(param.shape, most).numel(),
-          param.split.of_experts(),
-          param.format,
-          param.trains};
+  auto elements = [&](const ParamPart& of) {
+    if (param.format == ParamFormat::kNf4) return nf4_layout(param, of).bytes();
+    return param.split.local_shape(param.shape, of).numel();
+  };
+  return {unit_of(param),           elements(part), param.shared, param.trains ? elements(most) : 0,
+          param.split.of_experts(), param.format,   param.trains};
 }
 
 std::int64_t padded_start(std::int64_t offset) { return round_up(offset, 64); }
@@ -48,7 +48,8 @@ class BucketBuilder {
   // Only trained elements close a bucket: frozen ones are neither reduced nor gathered after
   // updates.
   bool joins(const BucketItem& item, const BucketItem& previous) const {
-    bool alike = item.of_experts == previous.of_experts && item.format == previous.format;
+    auto wide = [](const BucketItem& of) { return of.format == ParamFormat::kF32; };
+    bool alike = item.of_experts == previous.of_experts && wide(item) == wide(previous);
     if (item.alone || previous.alone || !alike) return false;
     return rules_.by_unit ? item.unit == previous.unit : filled_ < rules_.elements;
   }
@@ -69,11 +70,12 @@ class BucketBuilder {
     }
   }
 
-  // The bucket of the last group for trained or for frozen parameters; creates it if needed.
+  // The bucket of the last group for such parameters; creates it if needed.
   int bucket_for(const BucketItem& item) {
     std::vector<int>& group = layout_.groups.back();
     for (int index : group) {
-      if (layout_.buckets[static_cast<std::size_t>(index)].trains == item.trains) return index;
+      const BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(index)];
+      if (bucket.trains == item.trains && bucket.format == item.format) return index;
     }
     group.push_back(static_cast<int>(layout_.buckets.size()));
     layout_.buckets.push_back({.of_experts = item.of_experts,

@@ -24,7 +24,7 @@ struct BucketRules {
 // One parameter that is placed into a bucket.
 struct BucketItem {
   std::string_view unit;
-  std::int64_t elements = 0;  // on this rank
+  std::int64_t elements = 0;  // on this rank, of the dtype of stored_dtype()
   bool alone = false;         // has a bucket of its own
   // Elements on the tensor-parallel rank that has most of the parameter; 0: the same as `elements`.
   // Buckets are closed by this count, so that they hold the same parameters on all ranks even if
@@ -37,7 +37,7 @@ struct BucketItem {
 
 // A bucket holds whole parameters of one format, either all trained or all frozen; shard r of it is
 // the r-th equal range. Parameters that would share a bucket if all of them trained form a group:
-// one bucket, or two if some of them are frozen.
+// one bucket, or up to three if some of them are frozen and some of these quantised.
 struct BucketLayout {
   struct Bucket {
     std::int64_t size = 0;

@@ -2,7 +2,10 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "kernels/device.h"
 #include "kernels/optim.h"
+#include "kernels/quantize.h"
+#include "parallel/store/nf4_weights.h"
 
 namespace bev {
 
@@ -24,6 +27,10 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
 
 void ParamStore::initialise(std::uint64_t seed) {
   for (const Param* param : params()) {
+    if (param->format == ParamFormat::kNf4) {
+      initialise_nf4(*param, mix_bits(seed, hash_name(param->name)));
+      continue;
+    }
     ParamPart cut = part_of(param->split, tools_.mesh);
     Tensor value(tools_.arena, param->dtype(options().dtype), param->local, "initial values");
     if (param->init.kind == InitKind::kConstant) {
@@ -37,14 +44,53 @@ void ParamStore::initialise(std::uint64_t seed) {
                                      .key = key,
                                      .first = run.global,
                                      .mean = 0.0,
-                                     .std = param->init.value});
+                                     .std = param->init.value,
+                                     .uniform = param->init.kind == InitKind::kUniform});
       }
     }
     set_local_value(*param, value);
   }
 }
 
+// Draws the whole parameter in f32, as its blocks do not depend on the layout.
+void ParamStore::initialise_nf4(const Param& param, std::uint64_t key) {
+  std::int64_t count = param.shape.numel();
+  std::vector<float> host(static_cast<std::size_t>(count), static_cast<float>(param.init.value));
+  if (param.init.kind == InitKind::kNormal) {
+    Tensor value(tools_.arena, Dtype::kF32, {count}, "initial values");
+    tools_.kernels.optim.normal(
+        tools_.stream, {.x = value, .key = key, .first = 0, .mean = 0.0, .std = param.init.value});
+    tools_.kernels.device.fetch(tools_.stream, value, host.data()).wait();
+  }
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_code_bytes(count)));
+  std::vector<float> absmax(static_cast<std::size_t>(ceil_div(count, param.nf4.block)));
+  quantize_nf4(host, param.nf4.block, codes, absmax);
+  Nf4Scales scales = make_nf4_scales(std::move(absmax), param.nf4);
+  Nf4Part part(param, part_of(param.split, tools_.mesh));
+  part.add({.codes = codes, .scales = &scales, .count = count});
+  set_nf4(param, part.bytes());
+}
+
+void ParamStore::set_nf4(const Param& param, std::span<const std::byte> part) {
+  ValueRange kept = kept_value(param);
+  if (kept.range.size() == 0) return;
+  tools_.kernels.device.upload(tools_.stream, part.data() + kept.range.begin, kept.value);
+}
+
+Nf4Lease ParamStore::nf4(const Param& param) {
+  WeightLease stored = stored_value(param);
+  return {{stored.view.data, param.nf4_layout, param.nf4.dtype}, stored.hold};
+}
+
 WeightLease ParamStore::use(const Param& param) {
+  if (param.format != ParamFormat::kNf4) return stored_value(param);
+  Nf4Lease stored = nf4(param);
+  Tensor value(tools_.arena, options().dtype, param.local, "dequantised weights");
+  tools_.kernels.quantize.dequantize_nf4(tools_.stream, stored.view, value.view().flat());
+  return {value, value};
+}
+
+WeightLease ParamStore::stored_value(const Param& param) {
   if (!values_.whole()) return units_.use(param);
   if (gather_due_) gather_values();
   auto bucket = static_cast<std::size_t>(plan_.place(param).bucket);
@@ -109,7 +155,8 @@ WeightLease ParamStore::gather(const FlatBuffer& buffer, const Param& param,
 
 WeightLease ParamStore::local_value(const Param& param) {
   bool here = values_.whole() && !plan_.gathers_payload(param);
-  return here ? use(param) : gather(values_, param, "gathered weights");
+  return here || param.format == ParamFormat::kNf4 ? use(param)
+                                                   : gather(values_, param, "gathered weights");
 }
 
 WeightLease ParamStore::local_gradient(const Param& param) {
@@ -135,7 +182,7 @@ ValueRange ParamStore::owned_value(const Param& param) const {
 ValueRange ParamStore::kept_value(const Param& param) {
   forget_gathers();
   if (!values_.whole()) return owned_value(param);
-  return {{0, param.local.numel()}, values_.param(param).flat()};
+  return {{0, param.stored_elements()}, values_.param(param).flat()};
 }
 
 std::vector<OptimRange> ParamStore::optim_ranges() const {
@@ -149,6 +196,18 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
   return ranges;
 }
 
+std::vector<SharedParam> ParamStore::shared_params() const {
+  std::vector<SharedParam> shared;
+  for (const Param* param : params()) {
+    if (!param->trains) continue;
+    Group& shards = plan_.shards(plan_.place(*param).bucket);
+    SharedParam& next = shared.emplace_back(param, &shards, &plan_.tensor_parallel(*param));
+    for (int rank = 0; rank < shards.size(); ++rank)
+      next.owned.push_back(plan_.owned(*param, rank));
+  }
+  return shared;
+}
+
 bool ParamStore::counts(const Param& param) const {
   bool cut_or_first = param.split.dim >= 0 || plan_.tensor_parallel(param).rank() == 0;
   return plan_.replicas(param).rank() == 0 && !param.copy && param.counted && cut_or_first;
@@ -160,9 +219,16 @@ void ParamStore::count_zero_gradients(double* count) {
   tools_.kernels.optim.count_zeros(tools_.stream, squares_->counted(), count);
 }
 
-void ParamStore::add_frozen_squares(double* sum) const {
+void ParamStore::add_frozen_squares(double* sum) {
   std::vector<View> frozen;
   for (const Param* param : params()) {
+    if (param->format == ParamFormat::kNf4) {
+      WeightLease value = use(*param);  // collective if values are sharded
+      bool first = plan_.shards(plan_.place(*param).bucket).rank() == 0;
+      if (!first || !counts(*param)) continue;
+      tools_.kernels.optim.sum_squares(tools_.stream, std::vector<View>{value.view.flat()}, sum);
+      continue;
+    }
     bool mine = !param->trains && counts(*param) && plan_.owned(*param).size() > 0;
     if (mine) frozen.push_back(values_.owned(*param));
   }

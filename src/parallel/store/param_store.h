@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "autograd/context.h"
@@ -50,10 +51,12 @@ class ParamStore final : public Weights, public Gradients {
   void initialise(std::uint64_t seed);
 
   WeightLease use(const Param& param) override;
+  // A weight in NF4 is dequantised at every use.
   PackedOperand* packed(const Param& param, const GemmArgs& gemm, std::int64_t uses) override {
-    return packed_.use(param, gemm, uses);
+    return param.format == ParamFormat::kNf4 ? nullptr : packed_.use(param, gemm, uses);
   }
   Quantized quantized(const Param& param) override;
+  Nf4Lease nf4(const Param& param) override;
   AmaxSlot amax(const Param& param, Fp8Role role) override { return amaxes_.slot(param, role); }
   GradSink sink(const Param& param, const Placement& placement) override;
   void done(const Param& param, GradSink sink) override;
@@ -73,7 +76,7 @@ class ParamStore final : public Weights, public Gradients {
   void count_zero_gradients(double* count);
   // *sum (f64, on the device) += the squares of frozen parameters. Those of trained parameters come
   // from the optimizer.
-  void add_frozen_squares(double* sum) const;
+  void add_frozen_squares(double* sum);
   // All-gathers the updated values. With overlap the gathers may still be running on return; use()
   // waits for the ones it needs.
   void gather_values();
@@ -93,11 +96,16 @@ class ParamStore final : public Weights, public Gradients {
   // Optimizer ranges of this rank. Their values may be written between finish_gradients() and
   // gather_values().
   std::vector<OptimRange> optim_ranges() const;
+  // All trained parameters, with the ranges of all ranks that share their updates.
+  std::vector<SharedParam> shared_params() const;
 
   // The shard of a parameter that this rank updates. It does not change between two updates.
   ValueRange owned_value(const Param& param) const;
-  // All that this rank stores of a parameter; may be written between two steps.
+  // All that this rank stores of a parameter, bytes if it is quantised; may be written between two
+  // steps.
   ValueRange kept_value(const Param& param);
+  // Stores this rank's part of a parameter in NF4.
+  void set_nf4(const Param& param, std::span<const std::byte> part);
 
   // The whole local parameter (this rank's tp part). Collective over the shards if the values are
   // sharded.
@@ -105,10 +113,13 @@ class ParamStore final : public Weights, public Gradients {
   // The whole local gradient of a trained parameter, after finish_gradients(). Collective over the
   // shards if gradients are sharded.
   WeightLease local_gradient(const Param& param);
-  // Writes a whole local parameter; each rank stores its shard.
+  // Writes a whole local parameter that is not quantised; each rank stores its shard.
   void set_local_value(const Param& param, const View& value);
 
  private:
+  // The whole local parameter as it is stored.
+  WeightLease stored_value(const Param& param);
+  void initialise_nf4(const Param& param, std::uint64_t key);
   void gather_bucket(int bucket);
   WeightLease gather(const FlatBuffer& buffer, const Param& param, const char* tag) const;
   void forget_gathers();

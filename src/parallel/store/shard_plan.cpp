@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/store/nf4_weights.h"
+
 namespace bev {
 
 StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype,
@@ -55,6 +57,7 @@ ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOp
     param.index = static_cast<int>(i);
     ParamPart part = part_of(param.split, mesh);
     param.local = param.split.local_shape(param.shape, part);
+    if (param.format == ParamFormat::kNf4) param.nf4_layout = nf4_layout(param, part);
     items.push_back(bucket_item(param, part));
   }
   layout_ = layout_buckets(items, bucket_rules(options, mesh.shape()));
@@ -76,12 +79,19 @@ Range ShardPlan::owned(int index) const {
 }
 
 Range ShardPlan::owned(const Param& param) const {
-  return owned_range(place(param), param.local.numel(), owned(place(param).bucket));
+  return owned_range(place(param), param.stored_elements(), owned(place(param).bucket));
+}
+
+Range ShardPlan::owned(const Param& param, int rank) const {
+  const int index = place(param).bucket;
+  const Range part = bucket_part_range(bucket(index), shards(index).size(), rank);
+  return owned_range(place(param), param.local.numel(), part);
 }
 
 View ShardPlan::in_bucket(const View& bucket, const Param& param) const {
   std::int64_t begin = place(param).offset;
-  return bucket.rows(begin, begin + param.local.numel()).reshape(param.local);
+  View stored = bucket.rows(begin, begin + param.stored_elements());
+  return param.format == ParamFormat::kNf4 ? stored : stored.reshape(param.local);
 }
 
 FlatBuffer::FlatBuffer(const ShardPlan& plan, const StoreTools& tools, const FlatBufferSpec& spec)

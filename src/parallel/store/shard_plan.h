@@ -102,11 +102,14 @@ class ShardPlan {
   bool trains(int index) const { return bucket(index).trains; }
   // This rank's shard, in elements of the bucket.
   Range owned(int bucket) const;
-  // The part of the flattened local parameter in this rank's shard; may be empty.
+  // The part of the flattened local parameter, or of its bytes if it is quantised, in this rank's
+  // shard; may be empty.
   Range owned(const Param& param) const;
+  // That in the shard of another rank of shards().
+  Range owned(const Param& param, int rank) const;
   // bucket_begins() of the layout, for whole buckets or for this rank's shards.
   std::vector<std::int64_t> begins(Dtype dtype, bool whole, BucketChoice choice) const;
-  // A parameter inside the memory of its whole bucket.
+  // A parameter inside the memory of its whole bucket; its bytes if it is quantised.
   View in_bucket(const View& bucket, const Param& param) const;
 
  private:

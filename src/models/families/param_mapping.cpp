@@ -1,0 +1,179 @@
+#include "models/families/param_mapping.h"
+
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+
+// Replaces the first {}, if any, by the number.
+std::string with_number(std::string_view pattern, std::string_view number) {
+  std::size_t at = pattern.find("{}");
+  if (at == std::string_view::npos) return std::string(pattern);
+  return concat(pattern.substr(0, at), number, pattern.substr(at + 2));
+}
+
+// The same for a layer number; {+} is replaced by `layers` + layer.
+std::string with_layer(std::string_view pattern, std::string_view layer, std::int64_t layers) {
+  constexpr std::string_view kAfterLastLayer = "{+}";
+  std::size_t at = pattern.find(kAfterLastLayer);
+  if (at == std::string_view::npos) return with_number(pattern, layer);
+  std::int64_t number = 0;
+  std::from_chars(layer.data(), layer.data() + layer.size(), number);
+  return concat(pattern.substr(0, at), layers + number,
+                pattern.substr(at + kAfterLastLayer.size()));
+}
+
+// Matches `name` against `pattern`: the number in place of {}, "" if the pattern has none; nullopt
+// if they do not match.
+std::optional<std::string_view> match(std::string_view pattern, std::string_view name) {
+  std::size_t at = pattern.find("{}");
+  if (at == std::string_view::npos) {
+    return name == pattern ? std::optional<std::string_view>("") : std::nullopt;
+  }
+  std::string_view head = pattern.substr(0, at), tail = pattern.substr(at + 2);
+  if (!name.starts_with(head) || !name.ends_with(tail)) return std::nullopt;
+  if (name.size() <= head.size() + tail.size()) return std::nullopt;
+  std::string_view layer = name.substr(at, name.size() - head.size() - tail.size());
+  if (layer.find_first_not_of("0123456789") != layer.npos) return std::nullopt;
+  return layer;
+}
+
+// Row counts of the Hugging Face tensors of a parameter with `shape`.
+std::vector<std::int64_t> part_rows(const WeightRule& rule, const ModelConfig& config,
+                                    const Shape& shape) {
+  std::int64_t query = config.num_attention_heads * config.head_size();
+  std::int64_t key = config.kv_heads() * config.head_size();
+  switch (rule.kind) {
+    case WeightKind::kQkvRows:
+      return {query, key, key};
+    case WeightKind::kGateUpRows:
+      return {shape[0] / 2, shape[0] / 2};
+    default:
+      return {shape[0]};
+  }
+}
+
+// The name with and without the family's prefix.
+std::vector<std::string> with_and_without_prefix(const std::string& name,
+                                                 const ModelFamily& family) {
+  std::vector<std::string> names = {name};
+  if (name.starts_with(family.weight_prefix)) {
+    names.push_back(name.substr(family.weight_prefix.size()));
+  }
+  return names;
+}
+
+// All names under which files may hold `source`; the first is the one we write.
+std::vector<std::string> spellings(const WeightRule& rule, const std::string& source,
+                                   const ModelFamily& family) {
+  std::vector<std::string> names = with_and_without_prefix(source, family);
+  if (!rule.other_source.empty() && rule.kind != WeightKind::kExperts) {
+    names.insert(names.begin() + 1, rule.other_source);
+  }
+  return names;
+}
+
+// A rule and its match for one parameter.
+struct Match {
+  const WeightRule* rule;
+  std::string layer, suffix;
+  std::int64_t layers = 0;  // number of layers of the model
+
+  std::string in_layer(std::string_view pattern) const {
+    return with_layer(pattern, layer, layers);
+  }
+};
+
+std::optional<Match> find_rule(std::string_view param, const ModelFamily& family,
+                               std::int64_t layers) {
+  std::size_t dot = param.rfind('.');
+  for (const WeightRule& rule : family.weights) {
+    if (auto layer = match(rule.name, param)) return Match{&rule, std::string(*layer), "", layers};
+    if (auto layer = match(rule.name, param.substr(0, dot))) {
+      return Match{&rule, std::string(*layer), std::string(param.substr(dot)), layers};
+    }
+  }
+  return std::nullopt;
+}
+
+HfTensor make_tensor(const std::vector<std::string>& names, const Shape& shape) {
+  return {names.front(), {names.begin() + 1, names.end()}, shape};
+}
+
+// Adds the source tensors of every expert.
+void map_experts(const Match& found, const ModelFamily& family, ParamMapping& mapping) {
+  const WeightRule& rule = *found.rule;
+  Shape shape(mapping.shape.dims().subspan(1));
+  shape[0] /= static_cast<std::int64_t>(rule.sources.size());
+  for (std::int64_t expert = 0; expert < mapping.shape[0]; ++expert) {
+    for (const std::string& source : rule.sources) {
+      std::vector<std::string> names = spellings(rule, source, family);
+      for (std::string& name : names) {
+        name = with_number(found.in_layer(name), concat(expert)) + found.suffix;
+      }
+      mapping.tensors.push_back(make_tensor(names, shape));
+    }
+  }
+  if (rule.other_source.empty()) return;
+  for (const std::string& name : with_and_without_prefix(rule.other_source, family)) {
+    mapping.whole_names.push_back(found.in_layer(name));
+  }
+}
+
+}  // namespace
+
+bool transposed(const ParamMapping& mapping) {
+  return mapping.kind == WeightKind::kTranspose && mapping.shape.ndim() == 2;
+}
+
+bool reshaped(const ParamMapping& mapping) {
+  return mapping.kind == WeightKind::kUnitRow || mapping.kind == WeightKind::kScalar;
+}
+
+bool has_columns(const ParamMapping& mapping) {
+  return mapping.kind == WeightKind::kExpertColumns || mapping.kind == WeightKind::kGateUpColumns;
+}
+
+std::optional<ParamMapping> find_mapping(const Param& param, const ModelConfig& config,
+                                         const ModelFamily& family) {
+  if (param.name == kLabelHead) {
+    return ParamMapping{
+        param.name, param.shape, WeightKind::kPlain, 0, {{param.name, {}, param.shape}}};
+  }
+  std::optional<Match> found = find_rule(param.name, family, config.num_layers);
+  if (!found) return std::nullopt;
+  const WeightRule& rule = *found->rule;
+  ParamMapping mapping{param.name, param.shape, rule.kind, config.head_size(), {}, {}};
+  if (rule.kind == WeightKind::kExperts) {
+    map_experts(*found, family, mapping);
+    return mapping;
+  }
+  mapping.packed = family.packed_experts && has_columns(mapping) && param.shape.ndim() == 3;
+  std::vector<std::int64_t> rows = part_rows(rule, config, param.shape);
+  for (std::size_t part = 0; part < rule.sources.size(); ++part) {
+    std::vector<std::string> names = spellings(rule, rule.sources[part], family);
+    for (std::string& name : names) name = found->in_layer(name) + found->suffix;
+    Shape shape = param.shape;
+    shape[0] = rows[part];
+    if (rule.kind == WeightKind::kScalar) shape = {};
+    if (rule.kind == WeightKind::kUnitRow) shape = {1, param.shape[0]};
+    if (transposed(mapping)) std::swap(shape[0], shape[1]);
+    if (has_columns(mapping) && shape.ndim() == 3) std::swap(shape[1], shape[2]);
+    mapping.tensors.push_back(make_tensor(names, shape));
+  }
+  return mapping;
+}
+
+ParamMapping map_param(const Param& param, const ModelConfig& config, const ModelFamily& family) {
+  std::optional<ParamMapping> mapping = find_mapping(param, config, family);
+  BEV_CHECK(mapping.has_value(), ErrorKind::kConfig, family.name, " models have no weights for ",
+            param.name, "; --model-family names another kind");
+  return *std::move(mapping);
+}
+
+}  // namespace bev
