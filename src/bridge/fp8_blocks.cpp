@@ -29,31 +29,22 @@ std::string fp8_scale_name(const std::string& tensor) { return tensor + "_scale_
 
 bool is_fp8(const StoredTensor& stored) { return stored.dtype_name == "F8_E4M3"; }
 
-std::string fp8_problem(const StoredTensor& stored, const WeightFiles& files) {
-  std::string name = fp8_scale_name(stored.name);
-  const StoredTensor* scales = files.find(name);
-  if (scales == nullptr) {
-    return concat(stored.name, " is stored as F8_E4M3 without its scales ", name);
-  }
-  if (!scales->dtype || !is_float(*scales->dtype)) {
-    return concat(name, " is stored as ", scales->dtype_name, "; scales must be F32 or BF16");
-  }
-  bool fits = stored.shape.size() == 2 && scales->shape.size() == 2 &&
-              scales->shape[0] == blocks_of(stored.shape[0]) &&
-              scales->shape[1] == blocks_of(stored.shape[1]);
-  if (!fits) {
-    return concat(name, " does not have a scale for each block of ", kFp8Block, " x ", kFp8Block,
-                  " numbers of ", stored.name);
-  }
-  return "";
-}
-
-Fp8Blocks::Fp8Blocks(const StoredTensor& stored, const WeightFiles& files)
+Fp8Blocks::Fp8Blocks(const StoredTensor& stored, const Shape& shape, const WeightFiles& files)
     : numbers_(stored.bytes) {
-  std::string problem = fp8_problem(stored, files);
-  BEV_CHECK(problem.empty(), ErrorKind::kInput, problem);
+  check_stored_shape(stored, shape);
+  std::string name = fp8_scale_name(stored.name);
+  const StoredTensor* found = files.find(name);
+  BEV_CHECK(found != nullptr, ErrorKind::kInput, stored.name,
+            " is stored as F8_E4M3 without its scales ", name);
+  BEV_CHECK(found->dtype && is_float(*found->dtype), ErrorKind::kInput, name, " is stored as ",
+            found->dtype_name, "; scales must be F32 or BF16");
+  bool fits = stored.shape.size() == 2 && found->shape.size() == 2 &&
+              found->shape[0] == blocks_of(stored.shape[0]) &&
+              found->shape[1] == blocks_of(stored.shape[1]);
+  BEV_CHECK(fits, ErrorKind::kInput, name, " does not have a scale for each block of ", kFp8Block,
+            " x ", kFp8Block, " numbers of ", stored.name);
   columns_ = stored.shape[1];
-  TensorBytes scales = files.tensor(fp8_scale_name(stored.name));
+  TensorBytes scales = files.tensor(name);
   scales_.resize(static_cast<std::size_t>(scales.shape.numel()));
   convert_elements({scales.bytes.data(), scales.dtype}, {scales_.data(), Dtype::kF32},
                    scales.shape.numel());

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bridge/weight_files.h"
-#include "comm/placement.h"
+#include "bridge/quantized_source.h"
 
 namespace bev {
 
@@ -17,16 +16,14 @@ inline constexpr std::int64_t kFp8Block = 128;
 
 std::string fp8_scale_name(const std::string& tensor);
 bool is_fp8(const StoredTensor& stored);
-// Why the tensor cannot be read with the scales in the files; "" if it can.
-std::string fp8_problem(const StoredTensor& stored, const WeightFiles& files);
 
-class Fp8Blocks {
+class Fp8Blocks final : public QuantizedSource {
  public:
-  // The files must outlive it. Throws Error(kInput) if there is a problem.
-  Fp8Blocks(const StoredTensor& stored, const WeightFiles& files);
+  // Throws Error(kInput) naming the tensor if its shape is another or its scales do not fit.
+  Fp8Blocks(const StoredTensor& stored, const Shape& shape, const WeightFiles& files);
 
-  // Dequantises elements of the flattened tensor in f32, rounded to `dtype`.
-  void read(Range elements, Dtype dtype, void* out) const;
+  Dtype dtype() const override { return Dtype::kBf16; }
+  void read(Range elements, Dtype dtype, void* out) const override;
 
  private:
   std::span<const std::byte> numbers_;

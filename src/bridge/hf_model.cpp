@@ -8,10 +8,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_id.h"
+#include "bridge/nf4_load.h"
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
 #include "kernels/device.h"
 #include "models/families/family.h"
+#include "models/families/param_mapping.h"
+#include "nn/adapter.h"
 
 namespace bev {
 
@@ -46,9 +49,18 @@ void KeptPart::store() const {
 
 void load_hf_weights(RankModel& model, const std::string& folder) {
   WeightFiles files(folder);
-  WeightMap map(model.options().model);
-  map.check(files);
+  const ModelConfig& config = model.options().model;
+  WeightMap map(config);
+  // A model made of a language model has a new head, which keeps its initial values.
+  bool new_head = config.num_labels > 0 && read_hf_config(folder).num_labels == 0;
+  std::string_view absent = new_head ? kLabelHead : "";
+  map.check(files, absent);
   for (const Param* param : model.store().params()) {
+    if (is_adapter(*param) || param->name == absent) continue;
+    if (param->format == ParamFormat::kNf4) {
+      load_nf4(model, *param, map.find(param->name), files);
+      continue;
+    }
     StoredParam stored(map.find(param->name), files);
     KeptPart part(model, *param);
     for (const KeptPart::Run& run : part.runs()) stored.read(run.elements, part.dtype(), run.out);
@@ -103,13 +115,21 @@ Tensor ParamGather::gather_parts(const Param& param) {
   ctx.kernels.device.fetch(ctx.stream, lease.view, mine.view().data).wait();
   if (param.split.whole() || group.size() == 1) return mine;
   Tensor out(host_, mine.dtype(), param.shape, "gather");
-  Tensor parts(host_, mine.dtype(), {param.shape.numel()}, "gather");
+  auto part_at = [&](int member) {
+    return part_of(param.split, mesh.shape(), coordinate_of(mesh.shape(), member));
+  };
+  // Members that hold the same part are gathered too.
+  std::int64_t total = 0;
+  for (int member : group.members()) {
+    total += param.split.local_shape(param.shape, part_at(member)).numel();
+  }
+  Tensor parts(host_, mine.dtype(), {total}, "gather");
   group.all_gather(mine.view().flat(), parts, param.name).wait();
   std::size_t item = size_of(mine.dtype());
   const auto* from = static_cast<const std::byte*>(parts.view().data);
   auto* to = static_cast<std::byte*>(out.view().data);
   for (int member : group.members()) {
-    ParamPart cut = part_of(param.split, mesh.shape(), coordinate_of(mesh.shape(), member));
+    ParamPart cut = part_at(member);
     for (const ElementRun& run : element_runs(param.shape, param.split, cut)) {
       std::memcpy(to + static_cast<std::size_t>(run.global) * item,
                   from + static_cast<std::size_t>(run.local) * item,
@@ -138,6 +158,25 @@ Tensor ParamGather::gather(const std::string& name) {
   return value;
 }
 
+void gather_tensors(RankModel& model, ParamGather::What what, const WeightMap& map,
+                    std::span<const ExportTensor> tensors, ExportSink sink) {
+  ParamGather gather(model, what);
+  const bool first = model.mesh().world().rank() == 0;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < map.params().size(); ++i) {
+    const ParamMapping& mapping = map.params()[i];
+    Tensor value = gather.gather(mapping.param);
+    for (; next < tensors.size() && tensors[next].param == i; ++next) {
+      if (!first) continue;
+      const TensorSpec& spec = tensors[next].spec;
+      std::vector<std::byte> part(spec.bytes());
+      split_param(mapping, tensors[next].part, value.view().data, value.dtype(), spec.dtype,
+                  part.data());
+      sink(tensors[next], part);
+    }
+  }
+}
+
 std::vector<ExportFile> companion_files(const std::string& folder) {
   std::vector<ExportFile> files;
   for (std::string_view name : companion_names()) {
@@ -153,10 +192,20 @@ std::vector<ExportFile> companion_files(const std::string& folder) {
   return files;
 }
 
+namespace {
+// A language model that got a head for sequence classification keeps its other settings.
+void take_labels(const HfConfig& from, HfConfig& to) {
+  to.set("architectures", from.texts("architectures"));
+  for (const char* names : {"id2label", "label2id"}) to.set(names, *from.object(names));
+  if (from.has("pad_token_id")) to.set("pad_token_id", from.integer("pad_token_id", -1));
+}
+}  // namespace
+
 std::string export_config(const ModelConfig& model, Dtype dtype, const std::string& came_from) {
   HfConfig fresh = to_hf(model, dtype);
   if (came_from.empty()) return fresh.dump();
   HfConfig original = read_config_json(came_from);
+  if (model.num_labels > 0 && from_hf(original).num_labels == 0) take_labels(fresh, original);
   bool same = differing_fields(canonical(from_hf(original)), canonical(model)).empty();
   if (!same) return fresh.dump();
   constexpr std::array<std::string_view, 2> kKeys = {"dtype", "torch_dtype"};
@@ -178,34 +227,35 @@ void export_hf(RankModel& model, const std::string& folder, const std::vector<Ex
     for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
     writer = std::make_unique<WeightFilesWriter>(folder, specs);
   }
-  ParamGather gather(model, ParamGather::What::kValue);
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < map.params().size(); ++i) {
-    const ParamMapping& mapping = map.params()[i];
-    Tensor value = gather.gather(mapping.param);
-    for (; next < tensors.size() && tensors[next].param == i; ++next) {
-      if (!writer) continue;
-      const Shape& shape = mapping.tensors[tensors[next].part].shape;
-      Dtype dtype = tensors[next].spec.dtype;
-      std::vector<std::byte> part(static_cast<std::size_t>(shape.numel()) * size_of(dtype));
-      split_param(mapping, tensors[next].part, value.view().data, value.dtype(), dtype,
-                  part.data());
-      writer->write(tensors[next].spec.name, part);
-    }
-  }
+  gather_tensors(model, ParamGather::What::kValue, map, tensors,
+                 [&](const ExportTensor& tensor, std::span<const std::byte> bytes) {
+                   writer->write(tensor.spec.name, bytes);
+                 });
   if (!writer) return;
   for (const ExportFile& file : files) writer->write_text(file.name, file.content);
   writer->commit();
 }
 
+namespace {
+std::string with_nf4_config(const ExportFile& file, std::span<const ExportTensor> tensors) {
+  HfConfig config = HfConfig::parse(file.content, file.name);
+  config.set("quantization_config", nf4_config(tensors));
+  return config.dump();
+}
+}  // namespace
+
 void export_hf(const WeightMap& map, ParamSource& source, const ExportTarget& target,
                const std::vector<ExportFile>& files) {
   std::vector<ExportTensor> tensors = export_tensors(map, source, target.dtype);
+  if (target.nf4) tensors = nf4_export_tensors(map, std::move(tensors), *target.nf4);
   std::vector<TensorSpec> specs;
   for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
   WeightFilesWriter writer(target.folder, specs);
   export_weights(map, source, tensors, writer, target.threads);
-  for (const ExportFile& file : files) writer.write_text(file.name, file.content);
+  for (const ExportFile& file : files) {
+    bool config = target.nf4 && file.name == "config.json";
+    writer.write_text(file.name, config ? with_nf4_config(file, tensors) : file.content);
+  }
   writer.commit();
 }
 

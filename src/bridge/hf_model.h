@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,9 @@ class KeptPart {
   std::vector<Run> runs_;
 };
 
-// Loads the weights into a model of the same configuration; every rank reads only its shard.
+// Loads the weights into a model of the same configuration; every rank reads only its shard. A head
+// for sequence classification that the folder's configuration does not have keeps its initial
+// values.
 void load_hf_weights(RankModel& model, const std::string& folder);
 // The same for a model in training; also sets the master weights.
 void load_hf_weights(Engine& engine, const std::string& folder);
@@ -75,6 +78,13 @@ class ParamGather {
   std::vector<Whole> params_;  // of the whole model
 };
 
+// Receives a tensor of an export and its bytes, in the dtype of its declaration.
+using ExportSink = FunctionRef<void(const ExportTensor& tensor, std::span<const std::byte> bytes)>;
+// Gathers parameters, or their gradients, and hands their Hugging Face tensors to world rank 0, in
+// order. Collective.
+void gather_tensors(RankModel& model, ParamGather::What what, const WeightMap& map,
+                    std::span<const ExportTensor> tensors, ExportSink sink);
+
 // A file to write next to the exported weights.
 struct ExportFile {
   std::string name, content;
@@ -92,8 +102,9 @@ void export_hf(RankModel& model, const std::string& folder, const std::vector<Ex
 
 struct ExportTarget {
   std::string folder;
-  std::optional<Dtype> dtype = {};  // nullopt: each tensor keeps the source's dtype, bit for bit
-  std::size_t threads = 1;          // reader threads ahead of the writing one
+  std::optional<Dtype> dtype = {};    // nullopt: each tensor keeps the source's dtype, bit for bit
+  std::size_t threads = 1;            // reader threads ahead of the writing one
+  std::optional<Nf4Format> nf4 = {};  // the matrices of linear layers in NF4
 };
 // Same without a built model, parameter by parameter from a source.
 void export_hf(const WeightMap& map, ParamSource& source, const ExportTarget& target,

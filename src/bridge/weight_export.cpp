@@ -10,6 +10,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/progress.h"
+#include "bridge/nf4_load.h"
+#include "models/families/param_mapping.h"
 
 namespace bev {
 
@@ -42,8 +45,9 @@ std::vector<Item> make_items(std::span<const ExportTensor> tensors,
   std::vector<Item> items;
   for (const TensorSpec& spec : writer.tensors()) {
     const ExportTensor* tensor = by_name.at(spec.name);
-    bool same =
-        !items.empty() && items.back().param == tensor->param && items.back().dtype == spec.dtype;
+    bool same = !items.empty() && items.back().param == tensor->param &&
+                items.back().dtype == spec.dtype &&
+                items.back().tensors.front()->piece.has_value() == tensor->piece.has_value();
     if (!same) items.push_back({tensor->param, spec.dtype, {}});
     items.back().tensors.push_back(tensor);
   }
@@ -60,9 +64,30 @@ std::vector<TensorData> find_stored(const ParamMapping& mapping, ParamSource& so
   return found;
 }
 
+TensorData copy_of(std::span<const std::byte> bytes) {
+  auto memory = allocate(bytes.size());
+  std::copy(bytes.begin(), bytes.end(), memory.get());
+  return {{memory.get(), bytes.size()}, std::move(memory)};
+}
+
+// Reads the pieces of tensors in NF4, each of which is quantised once.
+std::vector<TensorData> read_pieces(const ParamMapping& mapping, ParamSource& source,
+                                    const Item& item) {
+  std::vector<TensorData> out;
+  Nf4Tensor quantized;
+  std::optional<std::size_t> part;
+  for (const ExportTensor* tensor : item.tensors) {
+    if (part != tensor->part) quantized = quantize_part(mapping, source, tensor->part, tensor->nf4);
+    part = tensor->part;
+    out.push_back(copy_of(quantized.piece(*tensor->piece)));
+  }
+  return out;
+}
+
 // Reads the tensors of an item.
 std::vector<TensorData> read_item(const WeightMap& map, ParamSource& source, const Item& item) {
   const ParamMapping& mapping = map.params()[item.param];
+  if (item.tensors.front()->piece) return read_pieces(mapping, source, item);
   std::vector<TensorData> parts = find_stored(mapping, source, item);
   if (!parts.empty()) return parts;
   std::unique_ptr<std::byte[]> value;  // the whole parameter, if its elements are reordered
@@ -152,9 +177,7 @@ class ReadAhead {
 }  // namespace
 
 Dtype WeightFilesSource::dtype(const ParamMapping& mapping, std::size_t part) const {
-  // Quantised weights (MXFP4, FP8) belong to bf16 models.
-  if (stored_packed(mapping, part, files_)) return Dtype::kBf16;
-  return stored_tensor(mapping, part, files_).dtype;
+  return dtype_of_part(mapping, part, files_);
 }
 
 std::span<const std::byte> WeightFilesSource::stored(const ParamMapping& mapping, std::size_t part,
@@ -177,16 +200,70 @@ std::vector<ExportTensor> export_tensors(const WeightMap& map, const ParamSource
   return tensors;
 }
 
+std::vector<ExportTensor> nf4_export_tensors(const WeightMap& map,
+                                             std::vector<ExportTensor> tensors,
+                                             const Nf4Format& format) {
+  std::vector<ExportTensor> out;
+  for (ExportTensor& tensor : tensors) {
+    const ParamMapping& mapping = map.params()[tensor.param];
+    if (!mapping.linear || mapping.shape.ndim() != 2) {
+      out.push_back(std::move(tensor));
+      continue;
+    }
+    BEV_CHECK(tensor.spec.dtype != Dtype::kF64, ErrorKind::kConfig,
+              "--quantize nf4: ", tensor.spec.name,
+              " is f64, which bitsandbytes does not quantise; add --dtype f32");
+    Nf4Format own = format;
+    own.dtype = tensor.spec.dtype;
+    const Shape& shape = transposed(mapping) ? mapping.shape : tensor.spec.shape;
+    for (Nf4Piece piece : nf4_pieces(own)) {
+      out.push_back({nf4_piece_spec(piece, tensor.spec.name, shape, own), tensor.param, tensor.part,
+                     piece, own});
+    }
+  }
+  return out;
+}
+
+HfConfig nf4_config(std::span<const ExportTensor> tensors) {
+  constexpr std::string_view kWeight = ".weight";
+  std::vector<std::string> kept = {"lm_head"};
+  Nf4Format format;
+  for (const ExportTensor& tensor : tensors) {
+    if (tensor.piece) format = tensor.nf4;
+    const std::string& name = tensor.spec.name;
+    bool matrix = !tensor.piece && tensor.spec.shape.ndim() == 2 && name.ends_with(kWeight);
+    if (matrix) kept.push_back(name.substr(0, name.size() - kWeight.size()));
+  }
+  HfConfig config;
+  config.set("quant_method", "bitsandbytes");
+  for (const char* key : {"load_in_4bit", "_load_in_4bit"}) config.set(key, true);
+  for (const char* key : {"load_in_8bit", "_load_in_8bit", "llm_int8_enable_fp32_cpu_offload",
+                          "llm_int8_has_fp16_weight"}) {
+    config.set(key, false);
+  }
+  config.set("llm_int8_threshold", 6.0);
+  config.set("llm_int8_skip_modules", kept);
+  config.set("bnb_4bit_quant_type", "nf4");
+  config.set("bnb_4bit_use_double_quant", format.double_quant);
+  config.set("bnb_4bit_quant_storage", "uint8");
+  config.set("bnb_4bit_compute_dtype", torch_name(format.dtype));
+  return config;
+}
+
 void export_weights(const WeightMap& map, ParamSource& source,
                     std::span<const ExportTensor> tensors, WeightFilesWriter& writer,
                     std::size_t threads) {
   std::vector<Item> items = make_items(tensors, writer);
+  std::uint64_t total = 0;
+  for (const ExportTensor& tensor : tensors) total += tensor.spec.bytes();
+  Progress progress("export", total);
   ReadAhead ahead(items.size(), threads,
                   [&](std::size_t index) { return read_item(map, source, items[index]); });
   for (const Item& item : items) {
     std::vector<TensorData> parts = ahead.take();
     for (std::size_t i = 0; i < parts.size(); ++i) {
       writer.write(item.tensors[i]->spec.name, parts[i].bytes);
+      progress.add(parts[i].bytes.size());
       if (parts[i].mapped()) forget_pages(parts[i].bytes);
     }
   }

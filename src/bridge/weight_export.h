@@ -9,6 +9,7 @@
 
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
+#include "models/families/hf_config.h"
 
 namespace bev {
 
@@ -41,6 +42,16 @@ class WeightFilesSource final : public ParamSource {
 // Tensors to write for a model; without a dtype each one keeps the source's.
 std::vector<ExportTensor> export_tensors(const WeightMap& map, const ParamSource& source,
                                          std::optional<Dtype> dtype);
+
+// The same with the weights of linear layers as NF4 of this format, whose dtype is each tensor's.
+// Experts stay as they are: transformers 5 keeps them in one parameter, which it does not quantise.
+// Throws Error(kConfig) if one is f64, which bitsandbytes does not know.
+std::vector<ExportTensor> nf4_export_tensors(const WeightMap& map,
+                                             std::vector<ExportTensor> tensors,
+                                             const Nf4Format& format);
+// bitsandbytes' quantization_config of config.json for these tensors, with the names of the modules
+// that stay as they are.
+HfConfig nf4_config(std::span<const ExportTensor> tensors);
 
 // Writes `tensors`, for which `writer` was created; `threads` threads read ahead.
 void export_weights(const WeightMap& map, ParamSource& source,

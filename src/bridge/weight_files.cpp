@@ -96,14 +96,22 @@ void remove_quietly(const std::string& path) {
 }
 }  // namespace
 
+WeightFiles::WeightFiles(const std::string& folder, const std::string& file) : folder_(folder) {
+  open_single(join_path(folder, file));
+}
+
+void WeightFiles::open_single(const std::string& path) {
+  shards_.emplace_back(path);
+  for (const StoredTensor& tensor : shards_[0].tensors()) names_.push_back(tensor.name);
+  shard_of_.assign(names_.size(), 0);
+}
+
 WeightFiles::WeightFiles(const std::string& folder) : folder_(folder) {
   BEV_CHECK(path_exists(folder), ErrorKind::kInput, folder, ": no such folder");
   BEV_CHECK(is_directory(folder), ErrorKind::kInput, folder,
             ": not a folder; give the folder that holds ", "config.json and the weights");
   if (std::string single = join_path(folder, kSingleFile); path_exists(single)) {
-    shards_.emplace_back(single);
-    for (const StoredTensor& tensor : shards_[0].tensors()) names_.push_back(tensor.name);
-    shard_of_.assign(names_.size(), 0);
+    open_single(single);
     return;
   }
   std::string index_path = join_path(folder, kIndexFile);
@@ -132,6 +140,13 @@ WeightFiles::WeightFiles(const std::string& folder) : folder_(folder) {
   }
   BEV_CHECK(missing.empty(), ErrorKind::kInput, index_path, ": ", missing.size(),
             " tensors are not in their shard: ", list_text(missing));
+}
+
+void check_stored_shape(const StoredTensor& stored, const Shape& shape) {
+  std::string found;
+  for (std::int64_t dim : stored.shape) found += concat(found.empty() ? "" : ", ", dim);
+  BEV_CHECK(std::ranges::equal(stored.shape, shape.dims()), ErrorKind::kInput, stored.name,
+            " has shape [", found, "], config.json asks for ", shape);
 }
 
 std::size_t WeightFiles::position(std::string_view name) const {

@@ -19,6 +19,8 @@ namespace bev {
 class WeightFiles {
  public:
   explicit WeightFiles(const std::string& folder);
+  // A single file of the folder.
+  WeightFiles(const std::string& folder, const std::string& file);
 
   const std::string& folder() const { return folder_; }
   // Sorted.
@@ -31,12 +33,16 @@ class WeightFiles {
 
  private:
   std::size_t position(std::string_view name) const;
+  void open_single(const std::string& path);
 
   std::string folder_;
   std::vector<SafetensorsFile> shards_;
   std::vector<std::string> names_;
   std::vector<std::uint32_t> shard_of_;  // index-aligned with names_
 };
+
+// Throws Error(kInput) with both shapes unless the tensor has this one, which config.json implies.
+void check_stored_shape(const StoredTensor& stored, const Shape& shape);
 
 // Hugging Face's default of 5 GB (decimal).
 inline constexpr std::size_t kDefaultShardBytes = 5'000'000'000;

@@ -11,7 +11,8 @@
 #include "bridge/convert.h"
 #include "bridge/expert_columns.h"
 #include "bridge/mxfp4.h"
-#include "bridge/weight_names.h"
+#include "bridge/nf4_tensor.h"
+#include "models/lora.h"
 #include "models/model.h"
 
 namespace bev {
@@ -35,6 +36,7 @@ std::vector<RowRun> row_runs(const ParamMapping& mapping) {
     }
     return runs;
   }
+  if (reshaped(mapping)) return {{0, 0, 0, mapping.shape[0]}};
   for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
     std::int64_t rows = mapping.tensors[part].shape[0];
     runs.push_back({part, 0, row, rows});
@@ -89,6 +91,12 @@ std::string packed_name(const ParamMapping& mapping, const WeightFiles& files) {
   return "";
 }
 
+std::set<std::string, std::less<>> names_of_scales(const StoredTensor& stored,
+                                                   const WeightFiles& files) {
+  std::vector<std::string> names = scale_names(stored, files);
+  return {names.begin(), names.end()};
+}
+
 std::string packed_problem(const ParamMapping& mapping, const std::string& name,
                            const WeightFiles& files) {
   const Shape& shape = mapping.shape;
@@ -107,16 +115,27 @@ std::string packed_problem(const ParamMapping& mapping, const std::string& name,
   return "";
 }
 
-std::string describe(const StoredTensor& stored, const Shape& wanted) {
-  bool known = is_fp8(stored) || (stored.dtype && is_float(*stored.dtype));
-  if (!known) {
-    return concat(stored.name, " is stored as ", stored.dtype_name,
-                  "; weights must be F64, F32, BF16, F16 or F8_E4M3 with scales");
+// The shape that a quantised tensor has. Weights of Conv1D modules, which are transposed in files
+// of floats, are quantised in the order of ours.
+const Shape& quantized_shape(const ParamMapping& mapping, const StoredTensor& stored,
+                             const Shape& shape, const WeightFiles& files) {
+  return transposed(mapping) && is_nf4(stored, files) ? mapping.shape : shape;
+}
+
+// Why a tensor of the files is not one of this shape; "" if it is.
+std::string stored_problem(const ParamMapping& mapping, const StoredTensor& stored,
+                           const Shape& shape, const WeightFiles& files) {
+  if (is_quantized(stored, files)) {
+    return quantized_problem(stored, quantized_shape(mapping, stored, shape, files), files);
   }
-  if (!std::ranges::equal(stored.shape, wanted.dims())) {
-    std::string found;
-    for (std::int64_t dim : stored.shape) found += concat(found.empty() ? "" : ", ", dim);
-    return concat(stored.name, " has shape [", found, "], config.json asks for ", to_text(wanted));
+  if (!stored.dtype || !is_float(*stored.dtype)) {
+    return concat(stored.name, " is stored as ", stored.dtype_name,
+                  "; weights must be F64, F32, BF16, F16, F8_E4M3 with scales or NF4");
+  }
+  try {
+    check_stored_shape(stored, shape);
+  } catch (const Error& error) {
+    return error.what();
   }
   return "";
 }
@@ -144,15 +163,21 @@ WeightMap::WeightMap(const ModelConfig& config) {
   ignored_ = family.ignored;
   further_layers_ = family.further_layers;
   layers_ = config.num_layers + config.mtp_num_layers;
-  for (const Param& param : declare_params(config)) {
+  for (const Param& param : declare_params(without_adapters(config))) {
     params_.push_back(map_param(param, config, family));
     params_.back().format = param.format;
+    params_.back().linear = param.linear;
   }
-  if (config.untie_embeddings_and_output_weights) return;
+  if (config.untie_embeddings_and_output_weights && config.num_labels == 0) return;
   Param head;
   head.name = "output_layer.weight";
   head.shape = params_.front().shape;
   HfTensor tensor = map_param(head, config, family).tensors.front();
+  if (config.num_labels > 0) {
+    // The head of the language model that a model was made of has no use.
+    ignored_.push_back(tensor.name);
+    return;
+  }
   tied_heads_ = tensor.other_names;
   tied_heads_.insert(tied_heads_.begin(), tensor.name);
   // A file may hold the tied tensor under the head's name only.
@@ -181,20 +206,19 @@ bool WeightMap::ignores(std::string_view name) const {
   return layer >= layers_;
 }
 
-void WeightMap::check(const WeightFiles& files) const {
+void WeightMap::check(const WeightFiles& files, std::string_view absent) const {
   std::vector<std::string> problems;
   std::set<std::string, std::less<>> used;
-  auto use = [&](const std::string& name, const Shape& shape) {
+  auto use = [&](const ParamMapping& mapping, const std::string& name, const Shape& shape) {
     used.insert(name);
     const StoredTensor& stored = *files.find(name);
-    std::string problem = describe(stored, shape);
-    if (problem.empty() && is_fp8(stored)) problem = fp8_problem(stored, files);
+    std::string problem = stored_problem(mapping, stored, shape, files);
     if (!problem.empty()) problems.push_back(problem);
-    if (is_fp8(stored)) used.insert(fp8_scale_name(name));
+    if (is_quantized(stored, files)) used.merge(names_of_scales(stored, files));
   };
   for (const ParamMapping& mapping : params_) {
     if (std::string whole = stored_whole(mapping, files); !whole.empty()) {
-      use(whole, mapping.shape);
+      use(mapping, whole, mapping.shape);
       continue;
     }
     if (std::string packed = packed_name(mapping, files); !packed.empty()) {
@@ -206,10 +230,11 @@ void WeightMap::check(const WeightFiles& files) const {
     }
     for (const HfTensor& tensor : mapping.tensors) {
       std::string name = stored_name(tensor, files);
+      if (name.empty() && mapping.param == absent) continue;
       if (name.empty()) {
         problems.push_back(concat(tensor.name, " is missing"));
       } else {
-        use(name, tensor.shape);
+        use(mapping, name, tensor.shape);
       }
     }
   }
@@ -234,7 +259,7 @@ void WeightMap::check(const WeightFiles& files) const {
   std::size_t hidden = problems.size() - std::min(problems.size(), kShown);
   problems.resize(std::min(problems.size(), kShown));
   if (hidden > 0) problems.push_back(concat("and ", hidden, " more"));
-  BEV_FAIL(ErrorKind::kInput, files.folder(), ": the weights do not fit config.json:\n  ",
+  BEV_FAIL(ErrorKind::kInput, files.folder(), ": the weights do not fit ", described_by_, ":\n  ",
            join(problems, "\n  "));
 }
 
@@ -262,17 +287,47 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
 }
 
 namespace {
-// Header entry of the tensor if it is FP8; nullptr otherwise.
-const StoredTensor* find_fp8(const ParamMapping& mapping, std::size_t part,
-                             const WeightFiles& files) {
+// Header entry of the tensor if it is quantised; nullptr otherwise.
+const StoredTensor* find_quantized(const ParamMapping& mapping, std::size_t part,
+                                   const WeightFiles& files) {
   if (!stored_whole(mapping, files).empty()) return nullptr;
   const StoredTensor* stored = files.find(stored_name(mapping.tensors[part], files));
-  return stored != nullptr && is_fp8(*stored) ? stored : nullptr;
+  return stored != nullptr && is_quantized(*stored, files) ? stored : nullptr;
 }
 }  // namespace
 
+Dtype dtype_of_part(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {
+  if (!packed_name(mapping, files).empty()) return Dtype::kBf16;
+  if (const StoredTensor* stored = find_quantized(mapping, part, files)) {
+    const Shape& shape = mapping.tensors[part].shape;
+    return open_quantized(*stored, quantized_shape(mapping, *stored, shape, files), files)->dtype();
+  }
+  return stored_tensor(mapping, part, files).dtype;
+}
+
+std::unique_ptr<StoredNf4> open_nf4_part(const ParamMapping& mapping, std::size_t part,
+                                         const WeightFiles& files) {
+  if (!packed_name(mapping, files).empty()) return nullptr;
+  const StoredTensor* stored = find_quantized(mapping, part, files);
+  if (stored == nullptr || !is_nf4(*stored, files)) return nullptr;
+  const Shape& shape = mapping.tensors[part].shape;
+  return std::make_unique<StoredNf4>(*stored, quantized_shape(mapping, *stored, shape, files),
+                                     files);
+}
+
+std::vector<PartRun> part_runs(const ParamMapping& mapping, std::size_t part) {
+  if (transposed(mapping) || has_columns(mapping)) return {{0, 0, mapping.shape.numel()}};
+  std::int64_t columns = columns_of(mapping);
+  std::vector<PartRun> runs;
+  for (const RowRun& run : row_runs(mapping)) {
+    if (run.part != part) continue;
+    runs.push_back({run.tensor_row * columns, run.param_row * columns, run.count * columns});
+  }
+  return runs;
+}
+
 bool stored_packed(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {
-  return !packed_name(mapping, files).empty() || find_fp8(mapping, part, files) != nullptr;
+  return !packed_name(mapping, files).empty() || find_quantized(mapping, part, files) != nullptr;
 }
 
 TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {
@@ -295,7 +350,7 @@ void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dty
 }
 
 StoredParam::StoredParam(const ParamMapping& mapping, const WeightFiles& files)
-    : mapping_(mapping) {
+    : mapping_(mapping), in_order_(in_order(mapping)) {
   if (std::string packed = packed_name(mapping, files); !packed.empty()) {
     std::string problem = packed_problem(mapping, packed, files);
     BEV_CHECK(problem.empty(), ErrorKind::kInput, problem);
@@ -309,18 +364,18 @@ StoredParam::StoredParam(const ParamMapping& mapping, const WeightFiles& files)
     read_expert_columns(layout, {rows.data(), Dtype::kBf16}, {expanded_.data(), Dtype::kBf16});
     return;
   }
-  blocks_.resize(mapping.tensors.size());
+  quantized_.resize(mapping.tensors.size());
   for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
     const HfTensor& tensor = mapping.tensors[part];
-    if (const StoredTensor* packed = find_fp8(mapping, part, files)) {
-      std::string problem = describe(*packed, tensor.shape);
-      BEV_CHECK(problem.empty(), ErrorKind::kInput, problem);
-      blocks_[part].emplace(*packed, files);
+    if (const StoredTensor* stored = find_quantized(mapping, part, files)) {
+      const Shape& shape = quantized_shape(mapping, *stored, tensor.shape, files);
+      quantized_[part] = open_quantized(*stored, shape, files);
+      in_order_ = in_order_ || (transposed(mapping) && is_nf4(*stored, files));
       sources_.push_back({Dtype::kF32, tensor.shape, {}});
-      if (in_order(mapping)) continue;
-      std::vector<std::byte>& whole = whole_blocks_.emplace_back(
+      if (in_order_) continue;
+      std::vector<std::byte>& whole = dequantized_.emplace_back(
           static_cast<std::size_t>(tensor.shape.numel()) * size_of(Dtype::kF32));
-      blocks_[part]->read({0, tensor.shape.numel()}, Dtype::kF32, whole.data());
+      quantized_[part]->read({0, tensor.shape.numel()}, Dtype::kF32, whole.data());
       sources_.back().bytes = whole;
       continue;
     }
@@ -335,7 +390,7 @@ void StoredParam::read(Range elements, Dtype dtype, void* out) {
                      {out, dtype}, elements.size());
     return;
   }
-  if (!in_order(mapping_)) {
+  if (!in_order_) {
     if (elements.size() == mapping_.shape.numel()) return assemble(mapping_, sources_, dtype, out);
     if (whole_.empty() || whole_dtype_ != dtype) {
       whole_.resize(static_cast<std::size_t>(mapping_.shape.numel()) * size_of(dtype));
@@ -353,8 +408,8 @@ void StoredParam::read(Range elements, Dtype dtype, void* out) {
     Range common{std::max(elements.begin, first), std::min(elements.end, end)};
     Range own{common.begin - first, common.end - first};
     std::byte* to = offset(out, common.begin - elements.begin, dtype);
-    if (own.begin < own.end && blocks_[part]) {
-      blocks_[part]->read(own, dtype, to);
+    if (own.begin < own.end && quantized_[part]) {
+      quantized_[part]->read(own, dtype, to);
     } else if (own.begin < own.end) {
       convert_elements({offset(source.bytes.data(), own.begin, source.dtype), source.dtype},
                        {to, dtype}, own.size());

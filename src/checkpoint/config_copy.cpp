@@ -46,7 +46,8 @@ std::vector<ValueDifference> config_differences(const std::vector<ConfigEntry>& 
   };
   std::vector<ValueDifference> out;
   auto add = [&](const std::string& name) {
-    out.push_back({"--" + name, shown(before, name), shown(now, name)});
+    out.push_back({"--" + name, shown(before, name), shown(now, name),
+                   before.contains(name) && now.contains(name)});
   };
   for (const ConfigEntry& entry : second) {
     if (!before.contains(entry.name) || before[entry.name] != entry.value) add(entry.name);

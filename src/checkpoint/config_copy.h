@@ -23,6 +23,7 @@ void apply_config(const std::vector<ConfigEntry>& entries, const FieldList& list
 // A value that differs, as texts.
 struct ValueDifference {
   std::string name, first, second;
+  bool in_both = true;  // false: one of the configurations does not have it
 };
 std::vector<ValueDifference> config_differences(const std::vector<ConfigEntry>& first,
                                                 const std::vector<ConfigEntry>& second);

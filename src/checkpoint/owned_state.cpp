@@ -7,52 +7,81 @@
 namespace bev {
 
 namespace {
-constexpr const char* kMain = "optimizer.main/";
-constexpr const char* kMomentum = "optimizer.momentum/";
-constexpr const char* kFirstMoment = "optimizer.exp_avg/";
-constexpr const char* kSecondMoment = "optimizer.exp_avg_sq/";
+constexpr std::string_view kMain = "optimizer.main/", kOptimizer = "optimizer.";
 
-const char* first_moment(OptimizerKind kind) {
-  return kind == OptimizerKind::kSgd ? kMomentum : kFirstMoment;
+std::string moment_name(const char* moment, const std::string& param) {
+  return concat(kOptimizer, moment, "/", param);
+}
+
+// The states of a parameter but its master weight, as the optimizer keeps them.
+void add_moments(const ModelOptions& options, const Param& param,
+                 std::map<std::string, GlobalTensor>& tensors) {
+  const OptimizerKind kind = rule_of(options.optim, param);
+  const OptimDtypes dtypes = options.optim.dtypes.for_model(options.dtype);
+  const MomentNames names = moment_names(kind);
+  const auto add = [&](const char* name, Dtype kept) {
+    if (name != nullptr)
+      tensors[moment_name(name, param.name)] = {saved_dtype_of(kept), param.shape};
+  };
+  add(names.first, dtypes.exp_avg);
+  add(names.second, dtypes.exp_avg_sq);
+  if (!needs_matrices(kind)) return;
+  for (const MatrixStateSpec& spec :
+       make_matrix_rule(options.optim, kind)->states(matrix_shape(param))) {
+    tensors[moment_name(spec.name, param.name)] = {wide_of(options.dtype),
+                                                   matrix_state_shape(param, spec)};
+  }
 }
 }  // namespace
 
 bool is_weight(std::string_view tensor) { return tensor.find('/') == std::string_view::npos; }
-std::string main_name(const std::string& param) { return kMain + param; }
+std::string main_name(const std::string& param) { return concat(kMain, param); }
 bool is_main_name(std::string_view tensor) { return tensor.starts_with(kMain); }
 std::string moment_of(std::string_view tensor) {
-  for (std::string_view kind : {kMomentum, kFirstMoment, kSecondMoment}) {
-    if (tensor.starts_with(kind)) return std::string(tensor.substr(kind.size()));
-  }
-  return "";
+  if (!tensor.starts_with(kOptimizer) || is_main_name(tensor)) return "";
+  return std::string(tensor.substr(tensor.find('/') + 1));
 }
 bool is_optional(std::string_view tensor) {
   return tensor.starts_with(amax_history_name("")) || tensor.starts_with(amax_used_name(""));
 }
 
-std::map<std::string, GlobalTensor> global_tensors(const ModelOptions& options,
-                                                   bool with_optimizer) {
-  std::map<std::string, GlobalTensor> tensors;
-  OptimizerKind kind = options.optim.optimizer;
-  OptimDtypes dtypes = options.optim.dtypes.for_model(options.dtype);
+namespace {
+// All parameters of the run's model, with what its rules say of them.
+std::vector<Param> declare_run(const ModelOptions& options) {
   std::vector<Param> declared = declare_params(options.model, options.fp8);
   std::vector<Param*> params;
   for (Param& param : declared) params.push_back(&param);
   apply_rules(options.optim.groups.rules(), params);
-  for (const Param* param : params) {
-    tensors[param->name] = {param->dtype(options.dtype), param->shape};
-    if (with_optimizer && param->fp8.scaling == Fp8Scaling::kDelayed) {
+  options.base.apply(params, !options.gradients);
+  return declared;
+}
+}  // namespace
+
+std::set<std::string, std::less<>> nf4_params(const ModelOptions& options) {
+  std::set<std::string, std::less<>> names;
+  for (const Param& param : declare_run(options)) {
+    if (param.format == ParamFormat::kNf4) names.insert(param.name);
+  }
+  return names;
+}
+
+std::map<std::string, GlobalTensor> global_tensors(const ModelOptions& options,
+                                                   bool with_optimizer) {
+  std::map<std::string, GlobalTensor> tensors;
+  OptimDtypes dtypes = options.optim.dtypes.for_model(options.dtype);
+  for (const Param& param : declare_run(options)) {
+    if (param.format == ParamFormat::kNf4) continue;
+    tensors[param.name] = {param.dtype(options.dtype), param.shape};
+    if (with_optimizer && param.fp8.scaling == Fp8Scaling::kDelayed) {
       std::int64_t steps = options.fp8.fp8_amax_history_len;
-      tensors[amax_history_name(param->name)] = {Dtype::kF32, {kFp8Roles, steps}};
-      tensors[amax_used_name(param->name)] = {Dtype::kF32, {kFp8Roles}};
+      tensors[amax_history_name(param.name)] = {Dtype::kF32, {kFp8Roles, steps}};
+      tensors[amax_used_name(param.name)] = {Dtype::kF32, {kFp8Roles}};
     }
-    if (!with_optimizer || !param->trains || !has_state(*param)) continue;
+    if (!with_optimizer || !param.trains || !has_state(param)) continue;
     if (dtypes.main_params != options.dtype) {
-      tensors[kMain + param->name] = {dtypes.main_params, param->shape};
+      tensors[main_name(param.name)] = {dtypes.main_params, param.shape};
     }
-    tensors[first_moment(kind) + param->name] = {saved_dtype_of(dtypes.exp_avg), param->shape};
-    if (kind == OptimizerKind::kSgd) continue;
-    tensors[kSecondMoment + param->name] = {saved_dtype_of(dtypes.exp_avg_sq), param->shape};
+    add_moments(options, param, tensors);
   }
   return tensors;
 }
@@ -60,19 +89,23 @@ std::map<std::string, GlobalTensor> global_tensors(const ModelOptions& options,
 std::vector<StatePart> owned_optimizer_state(Engine& engine) {
   std::vector<StatePart> parts;
   const Optimizer& optimizer = *engine.optimizer();
-  const char* first = first_moment(engine.model().options().optim.optimizer);
   for (std::size_t i = 0; i < optimizer.ranges().size(); ++i) {
     const OptimRange& owned = optimizer.ranges()[i];
     const RangeState& state = optimizer.state(i);
     Range range{owned.offset, owned.offset + owned.value.numel()};
+    const MomentNames names = moment_names(optimizer.kind(i));
     auto add = [&](const char* kind, const MomentState& kept, MomentFormat format) {
       if (kept.values.empty()) return;
-      parts.push_back(
-          {kind + owned.param->name, owned.param, range, kept.values, kept.scales, format});
+      parts.push_back({moment_name(kind, owned.param->name), owned.param, range, kept.values,
+                       kept.scales, format});
     };
-    add(kMain, {state.main, {}}, MomentFormat::kSigned);
-    add(first, state.m, MomentFormat::kSigned);
-    add(kSecondMoment, state.v, MomentFormat::kPositive);
+    add("main", {state.main, {}}, MomentFormat::kSigned);
+    add(names.first, state.m, MomentFormat::kSigned);
+    add(names.second, state.v, MomentFormat::kPositive);
+  }
+  if (optimizer.matrix_states() == nullptr) return parts;
+  for (const MatrixState& state : *optimizer.matrix_states()) {
+    parts.push_back({state.declared.name, &state.declared, state.range, state.memory});
   }
   return parts;
 }
@@ -89,6 +122,7 @@ std::vector<StatePart> scale_state(Engine& engine) {
 std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
   std::vector<StatePart> parts;
   for (const Param* param : engine.model().store().params()) {
+    if (param->format == ParamFormat::kNf4) continue;
     ValueRange owned = engine.model().store().owned_value(*param);
     if (owned.range.size() > 0) parts.push_back({param->name, param, owned.range, owned.value});
   }

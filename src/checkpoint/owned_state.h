@@ -1,12 +1,14 @@
 // Tensors of the training state under layout-independent names, and the parts that this rank holds:
 // "NAME" is a weight in the model's dtype, "optimizer.main/NAME" its master weight,
 // "optimizer.exp_avg/NAME" and "optimizer.exp_avg_sq/NAME" Adam's moments,
-// "optimizer.momentum/NAME" SGD's; "fp8.amax_history/NAME" and "fp8.amax/NAME" are the delayed
-// scaling state of a layer, by the name of its weight. 8-bit moments are saved in bf16, which is
-// exact, so their blocks and scales are not part of the state.
+// "optimizer.momentum/NAME" SGD's and Muon's, and so on by the name of a state;
+// "fp8.amax_history/NAME" and "fp8.amax/NAME" are the delayed scaling state of a layer, by the name
+// of its weight. 8-bit moments are saved in bf16, which is exact, so their blocks and scales are
+// not part of the state.
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,9 @@ std::string moment_of(std::string_view tensor);
 // State that a run can start without: delayed scaling.
 bool is_optional(std::string_view tensor);
 
+// The parameters of a run that are kept in NF4. They are no part of its state: they are read again
+// from where they came from.
+std::set<std::string, std::less<>> nf4_params(const ModelOptions& options);
 // All tensors of a run with these options, over all ranks.
 std::map<std::string, GlobalTensor> global_tensors(const ModelOptions& options,
                                                    bool with_optimizer);

@@ -1,188 +1,68 @@
 #include "checkpoint/reader.h"
 
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <mutex>
-#include <set>
-
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_check.h"
-#include "bridge/convert.h"
-#include "bridge/safetensors.h"
-#include "checkpoint/checksum.h"
+#include "checkpoint/megatron/megatron_folder.h"
+#include "checkpoint/own_shards.h"
 
 namespace bev {
 
-namespace {
-
-// "a, b and 7 more"
-std::string some_names(const std::set<std::string>& names) {
-  constexpr std::size_t kMost = 5;
-  std::vector<std::string> first;
-  for (const std::string& name : names) {
-    if (first.size() < kMost) first.push_back(name);
-  }
-  std::string text = join(first, ", ");
-  return names.size() > kMost ? concat(text, " and ", names.size() - kMost, " more") : text;
-}
-
-std::set<std::string> tensors_of(const ShardEntry& entry) {
-  std::set<std::string> names;
-  for (const std::string& piece : entry.pieces) names.insert(parse_piece_name(piece)->first);
-  return names;
-}
-
-}  // namespace
-
-// Memory-mapped shard whose blocks are verified on demand.
-struct CheckpointReader::Shard {
-  Shard(const std::string& folder, const ShardEntry& shard)
-      : entry(shard), path(join_path(folder, shard.file)) {
-    MappedFile file(path);
-    bytes = file.bytes();
-    BEV_CHECK(bytes.size() == entry.bytes, ErrorKind::kInput, path, ": has ", bytes.size(),
-              " bytes, the manifest says ", entry.bytes,
-              bytes.size() < entry.bytes ? ": truncated" : "");
-    checked = std::vector<std::atomic<bool>>(entry.checksums.size());
-    // The header is verified before it is parsed.
-    std::uint64_t length = 0;
-    BEV_CHECK(bytes.size() > sizeof length, ErrorKind::kInput, path, ": no safetensors file");
-    check(0);
-    std::memcpy(&length, bytes.data(), sizeof length);
-    check(bytes.first(std::min(bytes.size() - sizeof length, length) + sizeof length));
-    tensors = std::make_unique<SafetensorsFile>(std::move(file));
-  }
-
-  std::span<const std::byte> block(std::size_t index) const {
-    std::size_t begin = index * kBlockBytes;
-    return bytes.subspan(begin, std::min<std::size_t>(kBlockBytes, entry.bytes - begin));
-  }
-  bool intact(std::size_t index) const { return checksum(block(index)) == entry.checksums[index]; }
-  // Tensors with bytes in a block; all of them if the header itself is corrupt.
-  std::set<std::string> tensors_in(std::size_t index) const {
-    std::set<std::string> names;
-    const std::byte* begin = block(index).data();
-    const std::byte* end = begin + block(index).size();
-    for (const StoredTensor& tensor : tensors->tensors()) {
-      const std::byte* data = tensor.bytes.data();
-      if (data < end && data + tensor.bytes.size() > begin) {
-        if (auto parsed = parse_piece_name(tensor.name)) names.insert(parsed->first);
-      }
-    }
-    return names;
-  }
-  // Prefetches the next blocks from disk (MADV_WILLNEED).
-  void read_ahead(std::size_t index) {
-    constexpr std::size_t kAhead = 8;
-    std::size_t begin = std::max(index, asked.load()),
-                end = std::min(index + kAhead, checked.size());
-    if (begin >= end) return;
-    std::size_t bytes_end = std::min<std::size_t>(end * kBlockBytes, entry.bytes);
-    auto* from = const_cast<std::byte*>(bytes.data()) + begin * kBlockBytes;  // not written
-    ::madvise(from, bytes_end - begin * kBlockBytes, MADV_WILLNEED);
-    asked = end;
-  }
-  void check(std::size_t index) {
-    if (checked[index]) return;
-    read_ahead(index);
-    BEV_CHECK(intact(index), ErrorKind::kInput, path, ": corrupt: block ", index, " of ",
-              checked.size(), " does not have the checksum of the manifest; in it lies ",
-              tensors ? some_names(tensors_in(index))
-                      : concat("the header, and so ", some_names(tensors_of(entry))));
-    checked[index] = true;
-  }
-  void check(std::span<const std::byte> range) {
-    if (range.empty()) return;
-    auto begin = static_cast<std::size_t>(range.data() - bytes.data());
-    for (std::size_t i = begin / kBlockBytes; i * kBlockBytes < begin + range.size(); ++i) check(i);
-  }
-  const ShardEntry& entry;
-  std::string path;
-  std::span<const std::byte> bytes;
-  std::unique_ptr<SafetensorsFile> tensors;  // owns the mapping
-  std::vector<std::atomic<bool>> checked;    // several threads may verify a block at once
-  std::atomic<std::size_t> asked = 0;        // blocks before this one are prefetched
-};
-
-// Serialises the opening of shards.
-struct CheckpointReader::Opening {
-  std::mutex mutex;
-};
-
-namespace {
-Manifest read_manifest(const std::string& folder) {
+CheckpointReader::CheckpointReader(const std::string& folder) : folder_(folder) {
   std::string path = join_path(folder, kManifestName);
-  BEV_CHECK(path_exists(path), ErrorKind::kInput, folder, ": no ", kManifestName,
+  if (path_exists(path)) {
+    manifest_ = parse_manifest(read_file(path), path);
+    open_own();
+    return;
+  }
+  BEV_CHECK(is_megatron_folder(folder), ErrorKind::kInput, folder, ": no ", kManifestName,
             ": not a checkpoint, or one whose save was not completed");
-  return parse_manifest(read_file(path), path);
+  MegatronFolder other = open_megatron(folder);
+  manifest_ = std::move(other.manifest);
+  pieces_ = std::move(other.pieces);
+  files_ = std::move(other.files);
+  foreign_ = std::make_unique<ForeignNotes>(std::move(other.notes));
 }
-}  // namespace
-
-CheckpointReader::CheckpointReader(const std::string& folder)
-    : CheckpointReader(folder, read_manifest(folder)) {}
 
 CheckpointReader::CheckpointReader(const std::string& folder, Manifest manifest)
-    : folder_(folder), manifest_(std::move(manifest)), opening_(std::make_unique<Opening>()) {
-  shards_.resize(manifest_.shards.size());
+    : folder_(folder), manifest_(std::move(manifest)) {
+  open_own();
+}
+
+CheckpointReader::~CheckpointReader() = default;
+
+void CheckpointReader::open_own() {
   for (std::size_t i = 0; i < manifest_.shards.size(); ++i) {
     for (const std::string& key : manifest_.shards[i].pieces) {
       auto [name, box] = *parse_piece_name(key);
-      pieces_[name].push_back({key, box, i});
+      pieces_[name].push_back({box, box, 0, i, key});
     }
   }
+  files_ = std::make_unique<OwnShards>(folder_, manifest_);
 }
 
 void CheckpointReader::add_shards(const std::string& name, const Box& box,
                                   std::vector<bool>& out) const {
   for (const Piece& piece : pieces_.find(name)->second) {
-    if (intersection(box, piece.box)) out[piece.shard] = true;
+    if (intersection(box, piece.box)) out[piece.file] = true;
   }
 }
-
-CheckpointReader::~CheckpointReader() = default;
 
 const GlobalTensor* CheckpointReader::find(std::string_view name) const {
   auto found = manifest_.tensors.find(std::string(name));
   return found == manifest_.tensors.end() ? nullptr : &found->second;
 }
 
-CheckpointReader::Shard& CheckpointReader::open(std::size_t index, const std::string& tensor) {
-  std::lock_guard lock(opening_->mutex);
-  std::unique_ptr<Shard>& shard = shards_[index];
-  if (shard) return *shard;
-  try {
-    shard = std::make_unique<Shard>(folder_, manifest_.shards[index]);
-  } catch (const Error& error) {
-    throw Error(concat("checkpoint: cannot read ", quote(tensor), ": "), error);
-  }
-  return *shard;
-}
-
-std::pair<CheckpointReader::Shard&, std::span<const std::byte>> CheckpointReader::open(
-    const Piece& piece, const std::string& tensor) {
-  Shard& shard = open(piece.shard, tensor);
-  TensorBytes stored = shard.tensors->tensor(piece.key);
-  Dtype dtype = find(tensor)->dtype;
-  BEV_CHECK(stored.dtype == dtype && stored.shape == piece.box.shape(), ErrorKind::kInput,
-            shard.path, ": ", quote(piece.key), " is ", name_of(stored.dtype), " ", stored.shape,
-            ", the manifest says ", name_of(dtype));
-  return {shard, stored.bytes};
-}
-
 std::span<const std::byte> CheckpointReader::stored(const std::string& name, const Box& box) {
   for (const Piece& piece : pieces_.find(name)->second) {
     if (intersection(box, piece.box) != box) continue;
-    std::vector<BoxRun> runs = common_runs(piece.box, box, box);
+    std::vector<BoxRun> runs = common_runs(piece.memory, box, box);
     if (runs.size() != 1) break;
-    auto [shard, bytes] = open(piece, name);
     std::size_t item = size_of(find(name)->dtype);
-    bytes = bytes.subspan(static_cast<std::size_t>(runs[0].a) * item,
-                          static_cast<std::size_t>(runs[0].count) * item);
-    shard.check(bytes);
+    std::span<const std::byte> bytes = open_piece(*files_, piece, name, find(name)->dtype)
+                                           .subspan(static_cast<std::size_t>(runs[0].a) * item,
+                                                    static_cast<std::size_t>(runs[0].count) * item);
+    files_->check(piece, bytes);
     return bytes;
   }
   return {};
@@ -194,40 +74,16 @@ void CheckpointReader::read(const std::string& name, const Box& box, Dtype dtype
   BEV_CHECK(
       box.ndim() == tensor->shape.ndim() && intersection(box, whole_box(tensor->shape)) == box,
       ErrorKind::kInternal, "checkpoint: ", box, " of ", name, " ", tensor->shape);
-  std::size_t item = size_of(tensor->dtype), out_item = size_of(dtype);
+  read_pieces(*files_, pieces_.find(name)->second, {name, tensor->dtype, box}, dtype, out);
+}
+
+void CheckpointReader::forget(const std::string& name, const Box& box) {
+  Dtype dtype = find(name)->dtype;
   for (const Piece& piece : pieces_.find(name)->second) {
-    std::optional<Box> common = intersection(box, piece.box);
-    if (!common) continue;
-    auto [shard, bytes] = open(piece, name);
-    for (const BoxRun& run : common_runs(piece.box, box, *common)) {
-      std::span<const std::byte> from = bytes.subspan(static_cast<std::size_t>(run.a) * item,
-                                                      static_cast<std::size_t>(run.count) * item);
-      shard.check(from);
-      convert_elements(
-          {from.data(), tensor->dtype},
-          {static_cast<std::byte*>(out) + static_cast<std::size_t>(run.b) * out_item, dtype},
-          run.count);
-    }
+    if (intersection(box, piece.box)) forget_pages(open_piece(*files_, piece, name, dtype));
   }
 }
 
-std::vector<std::string> CheckpointReader::verify() {
-  std::vector<std::string> problems;
-  for (const ShardEntry& entry : manifest_.shards) {
-    try {
-      Shard shard(folder_, entry);
-      for (std::size_t i = 0; i < entry.checksums.size(); ++i) {
-        try {
-          shard.check(i);
-        } catch (const Error& error) {
-          problems.push_back(error.what());
-        }
-      }
-    } catch (const Error& error) {
-      problems.push_back(concat(error.what(), "; it holds ", some_names(tensors_of(entry))));
-    }
-  }
-  return problems;
-}
+std::vector<std::string> CheckpointReader::verify() { return files_->verify(); }
 
 }  // namespace bev

@@ -1,5 +1,6 @@
-// Reads global tensors, or boxes of them (resharding), from a step's folder. Only the requested
-// bytes are read, and the blocks that contain them are verified first. Thread safe.
+// Reads global tensors, or boxes of them (resharding), from a step's folder, which may also be one
+// of Megatron's. Only the requested bytes are read, and of our own folders the blocks that contain
+// them are verified first. Thread safe.
 #pragma once
 
 #include <memory>
@@ -9,13 +10,22 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/piece.h"
 
 namespace bev {
 
+// What is particular to a checkpoint of another program.
+struct ForeignNotes {
+  std::string format;                // "Megatron torch_dist"
+  std::string layout;                // "tp 2, pp 4", as the run that wrote it had
+  std::vector<std::string> ignored;  // what it holds and a run here does not take, each with why
+  std::string unreadable;            // why there is no configuration; "": there is one
+};
+
 class CheckpointReader {
  public:
-  // Opens a folder with a manifest; throws Error(kInput) if it is missing or invalid. Shards are
-  // opened on first use.
+  // Opens a folder with a manifest, or one of Megatron's; throws Error(kInput) if it is neither, or
+  // is damaged. Shards are opened on first use.
   explicit CheckpointReader(const std::string& folder);
   // With a checked manifest, whose shards are in the folder.
   CheckpointReader(const std::string& folder, Manifest manifest);
@@ -24,7 +34,10 @@ class CheckpointReader {
   CheckpointReader& operator=(const CheckpointReader&) = delete;
 
   const std::string& folder() const { return folder_; }
+  // For another program's folder what ours would say; its shards are files without pieces.
   const Manifest& manifest() const { return manifest_; }
+  // nullptr: the folder is our own.
+  const ForeignNotes* foreign() const { return foreign_.get(); }
   // nullptr if there is none.
   const GlobalTensor* find(std::string_view name) const;
 
@@ -35,6 +48,8 @@ class CheckpointReader {
   // Verified bytes of the box in the memory-mapped shard, if it is stored contiguously; otherwise
   // empty.
   std::span<const std::byte> stored(const std::string& name, const Box& box);
+  // Drops what was read of the box from this process's resident memory; it can be read again.
+  void forget(const std::string& name, const Box& box);
   // Sets out[i] for each shard i of the manifest that holds elements of the box.
   void add_shards(const std::string& name, const Box& box, std::vector<bool>& out) const;
 
@@ -43,22 +58,13 @@ class CheckpointReader {
   std::vector<std::string> verify();
 
  private:
-  struct Shard;
-  struct Opening;
-  struct Piece {
-    std::string key;  // name in the shard
-    Box box;
-    std::size_t shard = 0;
-  };
-  Shard& open(std::size_t index, const std::string& tensor);
-  // The shard that holds the piece, and the piece's bytes.
-  std::pair<Shard&, std::span<const std::byte>> open(const Piece& piece, const std::string& tensor);
+  void open_own();
 
   std::string folder_;
   Manifest manifest_;
-  std::map<std::string, std::vector<Piece>, std::less<>> pieces_;  // by tensor
-  std::unique_ptr<Opening> opening_;
-  std::vector<std::unique_ptr<Shard>> shards_;
+  std::unique_ptr<ForeignNotes> foreign_;
+  PieceTable pieces_;
+  std::unique_ptr<PieceFiles> files_;
 };
 
 }  // namespace bev

@@ -6,8 +6,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "bridge/nf4_tensor.h"
 #include "checkpoint/owned_state.h"
 #include "kernels/device.h"
+#include "nn/adapter.h"
+#include "parallel/store/nf4_weights.h"
 
 namespace bev {
 
@@ -37,8 +40,13 @@ GlobalTensors check_tensors(const Engine& engine, const CheckpointReader& reader
                             bool with_optimizer) {
   std::vector<std::string> problems;
   GlobalTensors wanted = global_tensors(engine.model().options(), with_optimizer);
+  const auto quantized = nf4_params(engine.model().options());
   MomentSources moments(wanted, reader);
+  // A base model without adapters: they keep their initial values.
+  bool without_adapters = std::ranges::none_of(
+      reader.manifest().tensors, [](const auto& tensor) { return is_adapter_name(tensor.first); });
   for (const auto& [name, tensor] : wanted) {
+    if (without_adapters && is_adapter_name(name)) continue;
     const GlobalTensor* stored = reader.find(name);
     if (stored == nullptr) {
       bool fresh = moments.fresh.contains(moment_of(name));
@@ -50,7 +58,7 @@ GlobalTensors check_tensors(const Engine& engine, const CheckpointReader& reader
     }
   }
   for (const auto& [name, tensor] : reader.manifest().tensors) {
-    if (is_weight(name) && !wanted.contains(name)) {
+    if (is_weight(name) && !wanted.contains(name) && !quantized.contains(name)) {
       problems.push_back(concat(name, " is in the checkpoint and not in this model"));
     }
   }
@@ -143,6 +151,8 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
                                        bool with_optimizer) {
   std::vector<Restored> out;
   for (const Param* param : engine.model().store().params()) {
+    if (param->format == ParamFormat::kNf4) continue;
+    if (is_adapter(*param) && reader.find(param->name) == nullptr) continue;
     ValueRange kept = engine.model().store().kept_value(*param);
     // Weights stored in another dtype were rounded; read the master weights instead.
     std::string main = main_name(param->name);
@@ -152,6 +162,7 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
   }
   if (engine.optimizer() == nullptr || !with_optimizer) return out;
   for (StatePart& part : owned_optimizer_state(engine)) {
+    if (is_adapter(*part.param) && reader.find(part.param->name) == nullptr) continue;
     std::string from = part.name;
     if (reader.find(from) == nullptr) from = moment_of(from).empty() ? part.param->name : "";
     out.push_back({std::move(from), std::move(part)});
@@ -160,6 +171,24 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
     if (reader.find(part.name) != nullptr) out.push_back({part.name, std::move(part)});
   }
   return out;
+}
+
+// Quantises weights that a checkpoint of a run without NF4 has. One of a run with it has none, and
+// the weights stay those that were read before.
+void restore_nf4(Engine& engine, CheckpointReader& reader) {
+  for (const Param* param : engine.model().store().params()) {
+    const GlobalTensor* stored = reader.find(param->name);
+    if (param->format != ParamFormat::kNf4 || stored == nullptr) continue;
+    Nf4Format format = param->nf4;
+    format.dtype = stored->dtype == Dtype::kF64 ? Dtype::kF32 : stored->dtype;
+    std::vector<std::byte> values(static_cast<std::size_t>(param->shape.numel()) *
+                                  size_of(format.dtype));
+    reader.read(param->name, whole_box(param->shape), format.dtype, values.data());
+    Nf4Tensor whole = quantize_tensor(param->name, param->shape, values.data(), format);
+    Nf4Part part(*param, part_of(param->split, engine.model().mesh()));
+    part.add({whole.codes, &whole.scales, 0, 0, param->shape.numel()});
+    engine.model().store().set_nf4(*param, part.bytes());
+  }
 }
 
 // Since when the moments of parameters are there that were not always.
@@ -181,6 +210,7 @@ void restore_late_starts(Engine& engine, const CheckpointReader& reader,
 void restore_tensors(Engine& engine, CheckpointReader& reader, bool with_optimizer) {
   GlobalTensors wanted = check_tensors(engine, reader, with_optimizer);
   if (engine.optimizer() != nullptr) restore_late_starts(engine, reader, wanted);
+  restore_nf4(engine, reader);
   PartFiller filler(engine, reader);
   for (const Restored& restored : parts_to_restore(engine, reader, with_optimizer)) {
     filler.fill(restored.part, restored.from);

@@ -10,12 +10,15 @@
 #include "base/file.h"
 #include "base/json_check.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/megatron/megatron_folder.h"
 
 namespace bev {
 
 namespace {
 constexpr std::string_view kSaving = ".saving-";
 constexpr std::string_view kRemoving = ".removing";
+// What Megatron's tracker names for weights without an iteration.
+constexpr const char* kRelease = "release";
 
 std::optional<std::int64_t> parse_count(std::string_view text) {
   std::int64_t value = 0;
@@ -64,6 +67,9 @@ std::optional<std::int64_t> latest_step(const std::string& folder) {
   if (path_exists(tracker)) {
     std::string text = read_file(tracker);
     std::optional<std::int64_t> step = parse_count(trim(text));
+    BEV_CHECK(trim(text) != kRelease, ErrorKind::kInput, tracker,
+              ": names a release, which is no step of a run; `bevatron convert --load ",
+              join_path(folder, kRelease), " --save DIR` makes a run of it");
     BEV_CHECK(step, ErrorKind::kInput, tracker, ": ", quote(text),
               " is no iteration; name one by --ckpt-step, or remove the file to take the last");
     return step;
@@ -72,14 +78,21 @@ std::optional<std::int64_t> latest_step(const std::string& folder) {
   return steps.empty() ? std::nullopt : std::optional(steps.back());
 }
 
+bool holds_step(const std::string& folder) {
+  return path_exists(join_path(folder, kManifestName)) || is_megatron_folder(folder);
+}
+
 std::string find_step_folder(const std::string& folder, std::int64_t iteration) {
   BEV_CHECK(is_directory(folder), ErrorKind::kInput, folder, ": no such folder");
-  if (iteration < 0 && path_exists(join_path(folder, kManifestName))) return folder;
+  if (iteration < 0 && holds_step(folder)) return folder;
+  std::string tracker = join_path(folder, kTrackerName), release = join_path(folder, kRelease);
+  bool released = path_exists(tracker) && trim(read_file(tracker)) == kRelease;
+  if (iteration < 0 && released && holds_step(release)) return release;
   std::optional<std::int64_t> step = iteration < 0 ? latest_step(folder) : std::optional(iteration);
   BEV_CHECK(step, ErrorKind::kInput, folder, ": holds no checkpoint, neither ", kManifestName,
             " nor folders ", kStepPrefix, "NNNNNNN with one");
   std::string found = step_folder(folder, *step);
-  if (path_exists(join_path(found, kManifestName))) return found;
+  if (holds_step(found)) return found;
   std::vector<std::string> steps;
   for (std::int64_t other : complete_steps(folder)) steps.push_back(std::to_string(other));
   BEV_FAIL(ErrorKind::kInput, folder, ": has no complete iteration ", *step, "; there are ",

@@ -34,6 +34,8 @@ std::vector<std::int64_t> complete_steps(const std::string& folder);
 // Step in the tracker; without one, the last complete step. nullopt if there is neither.
 std::optional<std::int64_t> latest_step(const std::string& folder);
 
+// Whether a step that can be read lies in the folder: ours, or one of Megatron's.
+bool holds_step(const std::string& folder);
 // Resolves a user's folder: a step's own folder, or a run's folder with the latest step or the
 // given one (-1: latest). Throws Error(kInput) if there is no such step.
 std::string find_step_folder(const std::string& folder, std::int64_t iteration);

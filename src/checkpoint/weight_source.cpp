@@ -6,6 +6,7 @@
 #include "bridge/hf_model.h"
 #include "checkpoint/owned_state.h"
 #include "models/model.h"
+#include "nn/adapter.h"
 
 namespace bev {
 
@@ -68,11 +69,18 @@ void load_checkpoint_weights(RankModel& model, CheckpointReader& reader) {
     mapping.shape = param.shape;
     return mapping;
   };
+  // Adapters may come from elsewhere.
+  auto wanted = [&](const Param& param) {
+    return !is_adapter(param) || reader.find(param.name) != nullptr;
+  };
   std::vector<ParamMapping> all;
-  for (const Param& param : declare_params(model.options().model)) all.push_back(whole(param));
+  for (const Param& param : declare_params(model.options().model)) {
+    if (wanted(param)) all.push_back(whole(param));
+  }
   CheckpointWeights weights(reader);
   weights.check(all);
   for (const Param* param : model.store().params()) {
+    if (!wanted(*param)) continue;
     KeptPart part(model, *param);
     for (const KeptPart::Run& run : part.runs()) {
       weights.read(whole(*param), run.elements, part.dtype(), run.out);

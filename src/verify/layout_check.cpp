@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "bridge/adapter_start.h"
 #include "comm/world.h"
 
 namespace bev {
@@ -76,6 +77,10 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
                          const std::vector<StepSamples>& batches) {
   LayoutAnswer answer;
   Engine engine(world, kernels, run.engine);
+  if (run.engine.model.lora.used()) {
+    start_adapter(engine.model());
+    engine.weights_written();
+  }
   Context& ctx = engine.model().ctx();
   ParamStore& store = engine.model().store();
   std::unique_ptr<BatchPreparation> preparation;

@@ -23,14 +23,6 @@ class WorldFilter {
   virtual std::unique_ptr<World> wrap(World& world) = 0;
 };
 
-// Sees the micro-batches of each step before the engine, and may add fields, such as outputs of a
-// reference model.
-class BatchPreparation {
- public:
-  virtual ~BatchPreparation() = default;
-  virtual void prepare(std::span<MicroBatch> batches) = 0;
-};
-
 struct LayoutRun {
   EngineOptions engine;  // model, layout, precision, seed, threads per rank
   std::int64_t steps = 3;
