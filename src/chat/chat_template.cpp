@@ -1,12 +1,14 @@
 #include "chat/chat_template.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_check.h"
 #include "base/text.h"
+#include "chat/assistant_spans.h"
 #include "chat/jinja/value_text.h"
 #include "chat/token_spans.h"
 
@@ -147,12 +149,77 @@ Value checked_messages(const Value& messages) {
   for (const Value& message : list->items) {
     BEV_CHECK(message.is_dict(), ErrorKind::kInput, "message ", out.size(), " is a ",
               message.type_name(), ", not an object with role and content");
-    out.push_back(with_reasoning(message));
+    out.push_back(traced_message(with_reasoning(message), static_cast<std::int32_t>(out.size())));
   }
   return Value::list(std::move(out));
 }
 
+// A conversation of `count` turns, user and assistant.
+Value probe(std::size_t count) {
+  constexpr std::array<const char*, 4> kTexts = {"Why?", "Because.", "Really?", "Yes."};
+  jinja::List out;
+  for (std::size_t i = 0; i < count; ++i) {
+    Dict message;
+    message.set("role", i % 2 == 0 ? "user" : "assistant");
+    message.set("content", kTexts[i]);
+    out.push_back(std::move(message));
+  }
+  return Value::list(std::move(out));
+}
+
+std::string common_beginning(std::string_view a, std::string_view b) {
+  auto bytes = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  while (bytes > 0 && bytes < a.size() && (a[bytes] & 0xc0) == 0x80) --bytes;  // whole characters
+  return std::string(a.substr(0, bytes));
+}
+
+// What the template adds for add_generation_prompt.
+std::string generation_prompt(const ChatTemplate& chat_template, ChatOptions options) {
+  std::string without = chat_template.render(probe(1), options).text;
+  options.add_generation_prompt = true;
+  std::string with = chat_template.render(probe(1), options).text;
+  return with.substr(common_beginning(with, without).size());
+}
+
+// What all turns of the assistant begin with, the one that a generation prompt opens among them.
+// Reasoning, which some prompts begin, is the assistant's.
+std::string find_header(const ChatTemplate& chat_template) {
+  ChatOptions options;
+  for (const char* name : {"bos_token", "eos_token"}) {
+    if (!chat_template.special_tokens().find_name(name)) options.variables.set(name, "");
+  }
+  std::string prompt = generation_prompt(chat_template, options);
+  Value messages = probe(4);
+  jinja::Rendered rendered = chat_template.render(messages, options);
+  std::optional<std::string> begin;
+  for (const TurnSpan& turn : assistant_turns(rendered, messages.sequence()->items)) {
+    std::string own = rendered.text.substr(turn.begin, turn.content - turn.begin);
+    begin = begin ? common_beginning(*begin, own) : own;
+  }
+  if (!begin) return "";
+  std::string common = common_beginning(*begin, prompt);
+  if (common.empty()) common = *begin;
+  for (std::string_view reasoning : {"<think>", "[THINK]", "<seed:think>"}) {
+    common = common.substr(0, common.find(reasoning));
+  }
+  return trim(common).empty() ? "" : common;
+}
+
 }  // namespace
+
+ChatTemplate::ChatTemplate(jinja::Template chat_template, Dict special_tokens)
+    : template_(std::move(chat_template)), special_tokens_(std::move(special_tokens)) {
+  if (marks_assistant()) return;
+  try {
+    header_ = find_header(*this);
+  } catch (const Error&) {
+    // The template refuses plain conversations: its turns begin with what it writes about them.
+  }
+}
+
+const char* mask_source(const ChatTemplate& chat_template) {
+  return chat_template.marks_assistant() ? "generation tags" : "provenance";
+}
 
 ChatTemplate ChatTemplate::load(const std::string& path, const std::string& chosen,
                                 bool with_tools) {
@@ -181,14 +248,40 @@ jinja::Rendered ChatTemplate::render(const Value& messages, const ChatOptions& o
   return template_.render(context);
 }
 
+namespace {
+
+// Lets the special token behind a span end it, if none does.
+void include_turn_ends(std::vector<std::uint8_t>& mask, std::span<const std::int32_t> ids,
+                       const Tokenizer& tokenizer) {
+  bool ended = true;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    bool special = tokenizer.is_special(ids[i]);
+    if (mask[i] == 1) {
+      ended = special || (ended && i > 0 && mask[i - 1] == 1 &&
+                          trim(tokenizer.decode(std::array{ids[i]})).empty());
+    } else {
+      if (!ended && special) mask[i] = 1;
+      ended = true;
+    }
+  }
+}
+
+}  // namespace
+
 EncodedChat encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                         const Value& messages, const ChatOptions& options) {
   jinja::Rendered rendered = chat_template.render(messages, options);
   EncodedChat out;
   out.ids = tokenizer.encode(rendered.text);
-  if (chat_template.marks_assistant()) {
-    out.assistant = assistant_mask(rendered.text, token_spans(tokenizer, rendered.text, out.ids),
-                                   rendered.spans);
+  bool marked = chat_template.marks_assistant();
+  std::vector<jinja::GenerationSpan> spans =
+      marked ? rendered.spans
+             : assistant_spans(rendered, messages.sequence()->items, chat_template.header());
+  out.assistant.resize(out.ids.size());
+  if (!spans.empty()) {
+    out.assistant =
+        assistant_mask(rendered.text, token_spans(tokenizer, rendered.text, out.ids), spans);
+    if (!marked) include_turn_ends(out.assistant, out.ids, tokenizer);
   }
   out.text = std::move(rendered.text);
   return out;

@@ -8,6 +8,7 @@
 #include "base/json_check.h"
 #include "chat/jinja/python_text.h"
 #include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/pipeline/decoder.h"
 #include "tokenizer/text/unicode.h"
 #include "tokenizer/text/utf8.h"
 
@@ -27,7 +28,7 @@ std::string surface(const std::string& token, Writing writing) {
   if (writing == Writing::kByteLevel) return from_byte_level(token).value_or(token);
   bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
   if (is_byte) return std::string(1, static_cast<char>(std::stoi(token.substr(3, 2), nullptr, 16)));
-  return jinja::replace_all(token, kMetaspaceMark, " ", -1);
+  return replace_all(token, kMetaspaceMark, " ");
 }
 
 // Tokens must be consecutive in the text. Only white space may be skipped between them (special

@@ -197,6 +197,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
     return found;
   }
   if (path_exists(path)) return read_file_by_name(path, tiktoken);
+  if (std::optional<Gpt2Files> files = find_gpt2_files(path)) {
+    refuse_tiktoken(tiktoken, path);
+    return finish(read_gpt2_files(files->vocab, files->merges), parent_path(files->vocab));
+  }
   std::optional<RankFile> ranks = find_rank_file(path);
   BEV_CHECK(ranks, ErrorKind::kInput, path, ": no such file or folder", hub_hint(path));
   return open_rank_file(*ranks, tiktoken);

@@ -47,7 +47,8 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder,
                                           const TiktokenOptions& tiktoken = {});
 
-// Tokenizer by path: a folder as above, one of those files, or the names "byte" and "null:SIZE". A
+// Tokenizer by path: a folder as above, one of those files, GPT-2's two as "VOCAB+MERGES", or the
+// names "byte" and "null:SIZE". A
 // tiktoken file may be followed by its pattern's name, "FILE:cl100k_base". What `tiktoken` does not
 // give follows from tokenizer_config.json in the file's folder (tiktoken_pattern,
 // added_tokens_decoder), else from the file name. Throws Error(kInput) if there is none,

@@ -104,7 +104,7 @@ Value Interpreter::value_of(const Filter& node, const ScopePointer& scope) {
 }
 
 Value Interpreter::filter_block(const Expression& filter, const ScopePointer& scope,
-                                std::string text) {
+                                TracedText text) {
   block_text_ = std::move(text);
   return evaluate(filter, scope);
 }
@@ -135,8 +135,8 @@ Value Interpreter::value_of(const Logic& node, const ScopePointer& scope) {
 }
 
 Value Interpreter::value_of(const Concatenation& node, const ScopePointer& scope) {
-  std::string text;
-  for (const auto& part : node.parts) text += python_str(evaluate(*part, scope));
+  TracedText text;
+  for (const auto& part : node.parts) text.append(traced_str(evaluate(*part, scope)));
   return text_value(runtime_, std::move(text));
 }
 

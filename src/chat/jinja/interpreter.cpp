@@ -43,8 +43,40 @@ std::shared_ptr<Scope> inner_scope(const std::shared_ptr<Scope>& outer) {
 
 }  // namespace
 
+// An item of a loop, or an argument of a macro, whose words are written as long as this exists.
+class Interpreter::Turn {
+ public:
+  Turn(Interpreter& interpreter, std::int32_t message, bool is_item)
+      : turn_(interpreter.turn_, message >= 0 ? message : interpreter.turn_),
+        is_item_(interpreter.turn_is_item_, interpreter.turn_is_item_ || (message >= 0 && is_item)),
+        in_loop_(interpreter.in_loop_, interpreter.in_loop_ || is_item) {}
+
+ private:
+  ScopedValue<std::int32_t> turn_;
+  ScopedValue<bool> is_item_, in_loop_;
+};
+
 Interpreter::Interpreter(Runtime& runtime, const Dict& context)
-    : runtime_(runtime), context_(context) {}
+    : runtime_(runtime), context_(context) {
+  const Value* messages = context.find_name("messages");
+  const Sequence* list = messages ? messages->sequence() : nullptr;
+  for (std::size_t i = 0; list && i < list->items.size(); ++i) {
+    if (const Dict* message = list->items[i].dict()) {
+      messages_.emplace(message, static_cast<std::int32_t>(i));
+    }
+  }
+}
+
+std::int32_t Interpreter::message_of(const Value& value) const {
+  const Dict* dict = value.dict();
+  if (dict == nullptr) return -1;
+  if (auto found = messages_.find(dict); found != messages_.end()) return found->second;
+  for (const auto& [key, item] : dict->items) {
+    const TracedText* text = item.traced();
+    if (text && !text->runs().empty()) return text->runs().front().origin.message;
+  }
+  return -1;
+}
 
 Interpreter::~Interpreter() {
   for (const ScopePointer& scope : captured_) scope->values.clear();
@@ -66,14 +98,21 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, const ScopePo
   return std::visit([&](const auto& node) { return run_node(node, scope); }, statement.node);
 }
 
-void Interpreter::write(std::string_view text) {
-  runtime_.spend(text.size());
+// What is written together with a later message is about that one, such as a tool's answer within
+// the turn of the assistant that called it; a macro's text is written as a whole.
+void Interpreter::write(TracedText text) {
+  runtime_.spend(text.weight());
+  if (turn_ >= 0 && !(in_macro_ && turn_ == macro_turn_)) {
+    std::int32_t turn = turn_;
+    for (const TextRun& run : text.runs()) turn = std::max(turn, run.origin.message);
+    text.set_turn(turn);
+  }
   out_->append(text);
 }
 
-std::string Interpreter::capture(const Body& body, const ScopePointer& scope) {
-  std::string text;
-  ScopedValue<std::string*> redirected(out_, &text);
+TracedText Interpreter::capture(const Body& body, const ScopePointer& scope) {
+  TracedText text;
+  ScopedValue<TracedText*> redirected(out_, &text);
   execute(body, scope);
   return text;
 }
@@ -84,7 +123,7 @@ Interpreter::Flow Interpreter::run_node(const Text& node, const ScopePointer&) {
 }
 
 Interpreter::Flow Interpreter::run_node(const Print& node, const ScopePointer& scope) {
-  for (const auto& value : node.values) write(python_str(evaluate(*value, scope)));
+  for (const auto& value : node.values) write(traced_str(evaluate(*value, scope)));
   return Flow::kNext;
 }
 
@@ -96,13 +135,17 @@ Interpreter::Flow Interpreter::run_node(const If& node, const ScopePointer& scop
 }
 
 Interpreter::Flow Interpreter::run_node(const Set& node, const ScopePointer& scope) {
-  assign(node.target, evaluate(*node.value, scope), scope);
+  Value value = evaluate(*node.value, scope);
+  // A loop over indices takes its message by an assignment.
+  std::int32_t message = in_loop_ && !turn_is_item_ ? message_of(value) : -1;
+  if (message >= 0) turn_ = message;
+  assign(node.target, value, scope);
   return Flow::kNext;
 }
 
 Interpreter::Flow Interpreter::run_node(const SetBlock& node, const ScopePointer& scope) {
   Value text = capture(*node.body, inner_scope(scope));
-  if (node.filter) text = filter_block(*node.filter, scope, *text.string());
+  if (node.filter) text = filter_block(*node.filter, scope, *text.traced());
   assign(node.target, text, scope);
   return Flow::kNext;
 }
@@ -118,16 +161,16 @@ Interpreter::Flow Interpreter::run_node(const CallBlock& node, const ScopePointe
   const auto& call_node = std::get<Call>(node.call->node);
   Arguments arguments = arguments_of(call_node.arguments, scope);
   arguments.named.emplace_back("caller", std::make_shared<Macro>(*this, node.caller, scope));
-  write(python_str(call(call_node, arguments, scope)));
+  write(traced_str(call(call_node, arguments, scope)));
   return Flow::kNext;
 }
 
 Interpreter::Flow Interpreter::run_node(const FilterBlock& node, const ScopePointer& scope) {
-  std::string text = capture(*node.body, inner_scope(scope));
+  TracedText text = capture(*node.body, inner_scope(scope));
   Value filtered = filter_block(*node.filter, scope, std::move(text));
   BEV_CHECK(filtered.is_string(), ErrorKind::kInput, "the filter of a block gives a ",
             filtered.type_name(), ", not a str");
-  write(*filtered.string());
+  write(*filtered.traced());
   return Flow::kNext;
 }
 
@@ -138,11 +181,11 @@ Interpreter::Flow Interpreter::run_node(const With& node, const ScopePointer& sc
 }
 
 Interpreter::Flow Interpreter::run_node(const Generation& node, const ScopePointer& scope) {
-  std::string text = capture(*node.body, inner_scope(scope));
-  counted_points_ += count_points(std::string_view(root_).substr(counted_bytes_));
+  TracedText text = capture(*node.body, inner_scope(scope));
+  counted_points_ += count_points(std::string_view(root_.text()).substr(counted_bytes_));
   counted_bytes_ = root_.size();
-  spans_.push_back({counted_points_, counted_points_ + count_points(text)});
-  write(text);
+  spans_.push_back({counted_points_, counted_points_ + count_points(text.text())});
+  write(std::move(text));
   return Flow::kNext;
 }
 
@@ -190,8 +233,8 @@ class Interpreter::RecursiveLoop : public Loop {
   Value call(Runtime&, const Arguments& arguments) override {
     Parameters given("loop", arguments, {"items"});
     List items = interpreter_.loop_items(node_, given[0], scope_);
-    std::string text;
-    ScopedValue<std::string*> redirected(interpreter_.out_, &text);
+    TracedText text;
+    ScopedValue<TracedText*> redirected(interpreter_.out_, &text);
     interpreter_.loop_over(node_, std::move(items), scope_, depth() + 1);
     return text;
   }
@@ -216,6 +259,7 @@ Interpreter::Flow Interpreter::loop_over(const For& node, List items, const Scop
   }
   for (std::size_t i = 0; i < count; ++i) {
     loop->go_to(i);
+    Turn turn(*this, message_of(loop->item()), true);
     ScopePointer inner = inner_scope(scope);
     inner->values["loop"] = loop;
     assign(node.target, loop->item(), inner);
@@ -227,12 +271,12 @@ Interpreter::Flow Interpreter::loop_over(const For& node, List items, const Scop
 Interpreter::Flow Interpreter::run_node(const For& node, const ScopePointer& scope) {
   List items = loop_items(node, evaluate(*node.items, scope), scope);
   if (!node.recursive) return loop_over(node, std::move(items), scope, 0);
-  std::string text;
+  TracedText text;
   {
-    ScopedValue<std::string*> redirected(out_, &text);
+    ScopedValue<TracedText*> redirected(out_, &text);
     loop_over(node, std::move(items), scope, 0);
   }
-  write(text);
+  write(std::move(text));
   return Flow::kNext;
 }
 
@@ -278,7 +322,15 @@ Value Interpreter::call_macro(const MacroBody& macro, const ScopePointer& scope,
   ScopePointer inner = inner_scope(scope);
   inner->values["caller"] = Value::undefined("there is no caller");
   bind_parameters(macro, arguments, inner);
-  std::string text = capture(*macro.body, inner);
+  std::int32_t message = -1;
+  for (const Value& given : arguments.positional) {
+    if (message < 0 && !turn_is_item_) message = message_of(given);
+  }
+  Turn turn(*this, message, false);
+  ScopedValue<bool> in_macro(in_macro_, true);
+  ScopedValue<std::int32_t> macro_turn(macro_turn_, turn_);
+  TracedText text = capture(*macro.body, inner);
+  if (message >= 0) text.set_turn(message);
   runtime_.line = line;
   return text;
 }

@@ -29,12 +29,15 @@ class Interpreter {
   // Renders a whole template.
   void run(const Body& body);
 
-  const std::string& text() const { return root_; }
+  // The output. Its bytes have the origins of the texts in the context; its turns are the elements
+  // of `messages` that were being handled when they were written.
+  const TracedText& text() const { return root_; }
   const std::vector<GenerationSpan>& spans() const { return spans_; }
 
  private:
   friend class Macro;
   class RecursiveLoop;
+  class Turn;
   using ScopePointer = std::shared_ptr<Scope>;
   // Control flow result of a statement for the enclosing loop.
   enum class Flow : std::uint8_t { kNext, kBreak, kContinue };
@@ -55,9 +58,11 @@ class Interpreter {
   Flow run_node(const Break&, const ScopePointer&) { return Flow::kBreak; }
   Flow run_node(const Continue&, const ScopePointer&) { return Flow::kContinue; }
 
-  void write(std::string_view text);
-  // Renders a body into a string instead of the output.
-  std::string capture(const Body& body, const ScopePointer& scope);
+  void write(TracedText text);
+  // Renders a body into a text instead of the output.
+  TracedText capture(const Body& body, const ScopePointer& scope);
+  // Index of the message that a value is or was made of; -1: of none.
+  std::int32_t message_of(const Value& value) const;
   void assign(const Target& target, const Value& value, const ScopePointer& scope);
   List loop_items(const For& node, const Value& from, const ScopePointer& scope);
   Flow loop_over(const For& node, List items, const ScopePointer& scope, std::int64_t depth);
@@ -86,12 +91,18 @@ class Interpreter {
   Arguments arguments_of(const CallArguments& node, const ScopePointer& scope);
   Value call(const Call& node, const Arguments& arguments, const ScopePointer& scope);
   // Applies the filters of a block; the innermost one gets the block's text as input.
-  Value filter_block(const Expression& filter, const ScopePointer& scope, std::string text);
+  Value filter_block(const Expression& filter, const ScopePointer& scope, TracedText text);
 
   Runtime& runtime_;
   const Dict& context_;
-  std::string root_;
-  std::string* out_ = &root_;
+  std::unordered_map<const Dict*, std::int32_t> messages_;
+  std::int32_t turn_ = -1;        // the message that is being written; -1: none
+  bool turn_is_item_ = false;     // it is the item of a loop
+  std::int32_t macro_turn_ = -1;  // the one for which a macro was called
+  bool in_macro_ = false;
+  bool in_loop_ = false;
+  TracedText root_;
+  TracedText* out_ = &root_;
   std::size_t counted_bytes_ = 0, counted_points_ = 0;  // for root_
   std::vector<GenerationSpan> spans_;
   Value block_text_;

@@ -142,12 +142,13 @@ Value sum_filter(Runtime& runtime, const Value& subject, const Arguments& argume
 
 Value join_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("join", arguments, {"d", "attribute"});
-  std::string between = python_str(given.get(0, "")), out;
+  TracedText between = traced_str(given.get(0, "")), out;
   bool first = true;
   for (const Value& item : items_of(runtime, subject)) {
-    std::string text = python_str(member_at(item, given.get(1, {})));
-    runtime.spend(text.size() + between.size());
-    out += concat(first ? "" : between, text);
+    TracedText text = traced_str(member_at(item, given.get(1, {})));
+    runtime.spend(text.weight() + between.weight());
+    if (!first) out.append(between);
+    out.append(text);
     first = false;
   }
   return out;
@@ -175,10 +176,10 @@ Value list_filter(Runtime& runtime, const Value& subject, const Arguments& argum
 
 Value reverse_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters("reverse", arguments, {});
-  if (const std::string* text = subject.string()) {
-    Points points = to_points(*text);
+  if (const TracedText* text = subject.traced()) {
+    Points points = to_points(text->text());
     std::ranges::reverse(points);
-    return text_value(runtime, from_points(points));
+    return text_value(runtime, text->changed(from_points(points)));
   }
   List items = items_of(runtime, subject);
   std::ranges::reverse(items);

@@ -16,24 +16,28 @@ namespace bev::jinja {
 namespace {
 
 const std::string& text_of(const Value& subject) { return *subject.string(); }
+const TracedText& traced_of(const Value& subject) { return *subject.traced(); }
 
 template <std::string (*function)(std::string_view)>
 Value case_method(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters("a change of case", arguments, {});
-  return text_value(runtime, function(text_of(subject)));
+  return text_value(runtime, traced_of(subject).changed(function(text_of(subject))));
 }
 
 template <Side side>
 Value strip_method(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("strip", arguments, {"chars"});
+  const TracedText& text = traced_of(subject);
   if (!given.has(0) || given[0].is_none()) {
-    return text_value(runtime, std::string(strip(text_of(subject), side)));
+    return text_value(runtime, text.part(strip(text.text(), side)));
   }
-  return text_value(runtime, std::string(strip(text_of(subject), side, given.text(0, ""))));
+  return text_value(runtime, text.part(strip(text.text(), side, given.text(0, ""))));
 }
 
-Value list_of(Runtime& runtime, const std::vector<std::string_view>& parts) {
-  List items(parts.begin(), parts.end());
+// `parts` are parts of the subject.
+Value list_of(Runtime& runtime, const Value& subject, const std::vector<std::string_view>& parts) {
+  List items;
+  for (std::string_view part : parts) items.push_back(traced_of(subject).part(part));
   return list_value(runtime, std::move(items));
 }
 
@@ -43,26 +47,32 @@ Value split_method(Runtime& runtime, const Value& subject, const Arguments& argu
   std::int64_t most = given.integer(1, -1);
   runtime.spend(text_of(subject).size());
   if (!given.has(0) || given[0].is_none()) {
-    return list_of(runtime, split_words(text_of(subject), most, from));
+    return list_of(runtime, subject, split_words(text_of(subject), most, from));
   }
   std::string separator = given.text(0, "");
   BEV_CHECK(!separator.empty(), ErrorKind::kInput, "split(): the separator is empty");
-  return list_of(runtime, split_at(text_of(subject), separator, most, from));
+  return list_of(runtime, subject, split_at(text_of(subject), separator, most, from));
 }
 
 Value split_lines_method(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("splitlines", arguments, {"keepends"});
-  return list_of(runtime, split_lines(text_of(subject), given.flag(0, false)));
+  return list_of(runtime, subject, split_lines(text_of(subject), given.flag(0, false)));
 }
 
 Value replace_method(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("replace", arguments, {"old", "new", "count"});
   std::string from = given[0].is_none() ? "" : given.text(0, "");
-  const std::string& text = text_of(subject);
+  const TracedText& text = traced_of(subject);
   std::size_t places = from.empty() ? text.size() + 1 : text.size() / from.size();
-  std::string to = (given[1], given.text(1, ""));
-  runtime.spend(text.size() + (to.size() > from.size() ? places * to.size() : 0));
-  return replace_all(text, from, to, given.integer(2, -1));
+  TracedText to = (given[1], given.traced(1, ""));
+  runtime.spend(text.weight() + (to.weight() > from.size() ? places * to.weight() : 0));
+  TracedText out;
+  std::size_t done = 0;  // bytes
+  for (std::size_t at : places_of(text.text(), from, given.integer(2, -1))) {
+    out.append(text.substr(done, at - done)).append(to);
+    done = at + from.size();
+  }
+  return out.append(text.substr(done));
 }
 
 // startswith and endswith, with a text or a tuple of texts.
@@ -135,31 +145,32 @@ Value count_method(Runtime& runtime, const Value& subject, const Arguments& argu
 
 Value join_method(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("join", arguments, {"items"});
-  std::string out;
+  TracedText out;
   bool first = true;
   for (const Value& item : items_of(runtime, given[0])) {
     BEV_CHECK(item.is_string(), ErrorKind::kInput, "join(): an item is a ", item.type_name(),
               ", not a str");
-    runtime.spend(item.string()->size() + text_of(subject).size());
-    if (!first) out += text_of(subject);
-    out += *item.string();
+    runtime.spend(item.traced()->weight() + traced_of(subject).weight());
+    if (!first) out.append(traced_of(subject));
+    out.append(*item.traced());
     first = false;
   }
   return out;
 }
 
 Value format_method(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return text_value(runtime, brace_format(text_of(subject), arguments));
+  return text_value(runtime, brace_format(traced_of(subject), arguments));
 }
 
 template <bool last>
 Value partition_method(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("partition", arguments, {"sep"});
-  std::string separator = (given[0], given.text(0, ""));
+  TracedText separator = (given[0], given.traced(0, ""));
   BEV_CHECK(!separator.empty(), ErrorKind::kInput, "partition(): the separator is empty");
-  std::string_view text = text_of(subject);
-  std::size_t found = last ? text.rfind(separator) : text.find(separator);
-  if (found == text.npos) {
+  const TracedText& text = traced_of(subject);
+  std::size_t found =
+      last ? text.text().rfind(separator.text()) : text.text().find(separator.text());
+  if (found == std::string::npos) {
     return list_value(runtime, last ? List{"", "", text} : List{text, "", ""},
                       SequenceKind::kTuple);
   }
@@ -175,7 +186,7 @@ Value remove_end_method(Runtime& runtime, const Value& subject, const Arguments&
   std::string end = (given[0], given.text(0, ""));
   if (prefix && text.starts_with(end)) text.remove_prefix(end.size());
   if (!prefix && text.ends_with(end)) text.remove_suffix(end.size());
-  return text_value(runtime, std::string(text));
+  return text_value(runtime, traced_of(subject).part(text));
 }
 
 enum class Align : std::uint8_t { kLeft, kRight, kCenter, kZeros };
@@ -184,7 +195,7 @@ template <Align align>
 Value pad_method(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("a padding method", arguments, {"width", "fillchar"});
   std::int64_t missing = (given[0], given.integer(0, 0)) - length_of(subject);
-  const std::string& text = text_of(subject);
+  const TracedText& text = traced_of(subject);
   if (missing <= 0) return subject;
   std::string fill = align == Align::kZeros ? "0" : given.text(1, " ");
   BEV_CHECK(count_points(fill) == 1, ErrorKind::kInput, "padding needs one character, not ",
@@ -196,8 +207,10 @@ Value pad_method(Runtime& runtime, const Value& subject, const Arguments& argume
                                                 : missing;
   std::string before, after;
   for (std::int64_t i = 0; i < missing; ++i) (i < left ? before : after) += fill;
-  bool sign = align == Align::kZeros && (text.starts_with('-') || text.starts_with('+'));
-  return concat(text.substr(0, sign ? 1 : 0), before, text.substr(sign ? 1 : 0), after);
+  bool sign =
+      align == Align::kZeros && (text.text().starts_with('-') || text.text().starts_with('+'));
+  std::size_t signs = sign ? 1 : 0;
+  return text.substr(0, signs).append(before).append(text.substr(signs)).append(after);
 }
 
 bool is_alphabetic(CodePoint point) { return has_trait(point, trait::kLetter); }

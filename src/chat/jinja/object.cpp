@@ -66,8 +66,12 @@ std::int64_t Parameters::integer(std::size_t at, std::int64_t fallback) const {
 }
 
 std::string Parameters::text(std::size_t at, std::string_view fallback) const {
-  if (!values_[at]) return std::string(fallback);
-  const std::string* value = values_[at]->string();
+  return traced(at, fallback).text();
+}
+
+TracedText Parameters::traced(std::size_t at, std::string_view fallback) const {
+  if (!values_[at]) return fallback;
+  const TracedText* value = values_[at]->traced();
   BEV_CHECK(value != nullptr, ErrorKind::kInput, function_, "(): ", names_[at], " is a ",
             values_[at]->type_name(), ", not a str");
   return *value;

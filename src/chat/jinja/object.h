@@ -77,6 +77,7 @@ class Parameters {
   std::int64_t integer(std::size_t at, std::int64_t fallback) const;
   // Text of a str argument; throws Error for other types.
   std::string text(std::size_t at, std::string_view fallback) const;
+  TracedText traced(std::size_t at, std::string_view fallback) const;
 
  private:
   std::string function_;

@@ -93,7 +93,7 @@ Value arithmetic(BinaryOperator op, const Value& left, const Value& right) {
 
 Value add(Runtime& runtime, const Value& left, const Value& right) {
   if (left.string() && right.string()) {
-    return text_value(runtime, concat(*left.string(), *right.string()));
+    return text_value(runtime, TracedText(*left.traced()).append(*right.traced()));
   }
   const Sequence *a = left.sequence(), *b = right.sequence();
   if (!a || !b || a->kind != b->kind || a->kind > SequenceKind::kTuple) {
@@ -107,15 +107,15 @@ Value add(Runtime& runtime, const Value& left, const Value& right) {
 Value repeat(Runtime& runtime, const Value& what, const Value& count) {
   auto times = static_cast<std::size_t>(std::max<std::int64_t>(*count.integer(), 0));
   const Sequence* sequence = what.sequence();
-  std::size_t size = sequence ? sequence->items.size() : what.string()->size();
+  std::size_t size = sequence ? sequence->items.size() : what.traced()->weight();
   constexpr std::size_t kMost = std::size_t{1} << 26;
   BEV_CHECK(size == 0 || times <= kMost / size, ErrorKind::kInput,
             "a text or list is repeated too often");
   runtime.spend(times * size);
   if (size == 0) times = 0;
   if (!sequence) {
-    std::string text;
-    for (std::size_t i = 0; i < times; ++i) text += *what.string();
+    TracedText text;
+    for (std::size_t i = 0; i < times; ++i) text.append(*what.traced());
     return text;
   }
   List items;
@@ -150,6 +150,21 @@ std::optional<std::size_t> position(std::int64_t index, std::size_t size) {
   return static_cast<std::size_t>(index);
 }
 
+// Characters of a text by their positions.
+TracedText picked(const TracedText& text, const std::vector<std::size_t>& positions) {
+  std::vector<std::size_t> starts;  // byte offset of each character, and the end
+  for (std::size_t at = 0; at < text.size(); at += point_bytes(text.text()[at])) {
+    starts.push_back(at);
+  }
+  starts.push_back(text.size());
+  TracedText out;
+  for (std::size_t at : positions) {
+    std::string_view point(text.text().data() + starts[at], starts[at + 1] - starts[at]);
+    out.append(point, text.origin_at(starts[at]));
+  }
+  return out;
+}
+
 std::optional<Value> plain_item(const Value& object, const Value& key) {
   if (const Dict* dict = object.dict()) {
     const Value* found = is_hashable(key) ? dict->find(key) : nullptr;
@@ -161,10 +176,9 @@ std::optional<Value> plain_item(const Value& object, const Value& key) {
     auto at = position(*key.integer(), sequence->items.size());
     return at ? std::optional(sequence->items[*at]) : std::nullopt;
   }
-  if (const std::string* text = object.string()) {
-    Points points = to_points(*text);
-    auto at = position(*key.integer(), points.size());
-    return at ? std::optional<Value>(from_points({points[*at]})) : std::nullopt;
+  if (const TracedText* text = object.traced()) {
+    auto at = position(*key.integer(), count_points(text->text()));
+    return at ? std::optional<Value>(picked(*text, {*at})) : std::nullopt;
   }
   return std::nullopt;
 }
@@ -213,8 +227,8 @@ void need_defined(const Value& value) {
   BEV_CHECK(!value.is_undefined(), ErrorKind::kInput, *value.undefined_cause());
 }
 
-Value text_value(Runtime& runtime, std::string text) {
-  runtime.spend(text.size());
+Value text_value(Runtime& runtime, TracedText text) {
+  runtime.spend(text.weight());
   return text;
 }
 
@@ -233,7 +247,7 @@ Value apply(Runtime& runtime, BinaryOperator op, const Value& left, const Value&
     return repeat(runtime, right, left);
   }
   if (op == BinaryOperator::kModulo && left.is_string()) {
-    return text_value(runtime, percent_format(*left.string(), right));
+    return text_value(runtime, percent_format(*left.traced(), right));
   }
   refuse(op, left, right);
 }
@@ -302,11 +316,9 @@ Value item_of(const Value& object, const Value& key) {
 
 Value slice_of(Runtime& runtime, const Value& object, const SliceBounds& bounds) {
   need_defined(object);
-  if (const std::string* text = object.string()) {
+  if (const TracedText* text = object.traced()) {
     runtime.spend(text->size());
-    Points points = to_points(*text), taken;
-    for (std::size_t at : slice_positions(points.size(), bounds)) taken.push_back(points[at]);
-    return from_points(taken);
+    return picked(*text, slice_positions(count_points(text->text()), bounds));
   }
   const Sequence* sequence = object.sequence();
   BEV_CHECK(sequence && sequence->has_items(), ErrorKind::kInput, "a ", object.type_name(),
@@ -332,9 +344,13 @@ List items_of(Runtime& runtime, const Value& value) {
     for (const auto& [key, item] : dict->items) out.push_back(key);
     return out;
   }
-  if (const std::string* text = value.string()) {
+  if (const TracedText* text = value.traced()) {
     runtime.spend(text->size() * sizeof(Value));
-    for (char32_t point : to_points(*text)) out.push_back(from_points({point}));
+    for (std::size_t at = 0; at < text->size();) {
+      std::size_t bytes = point_bytes(text->text()[at]);
+      out.push_back(text->substr(at, bytes));
+      at += bytes;
+    }
     return out;
   }
   BEV_CHECK(value.is_undefined(), ErrorKind::kInput, "a ", value.type_name(),

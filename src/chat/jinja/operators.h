@@ -29,7 +29,7 @@ List items_of(Runtime& runtime, const Value& value);
 std::int64_t length_of(const Value& value);
 
 // Text created by the template; charges its bytes to the budget.
-Value text_value(Runtime& runtime, std::string text);
+Value text_value(Runtime& runtime, TracedText text);
 Value list_value(Runtime& runtime, List items, SequenceKind kind = SequenceKind::kList);
 
 }  // namespace bev::jinja

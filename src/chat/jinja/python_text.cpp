@@ -235,23 +235,18 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
   return out;
 }
 
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
-                        std::int64_t most) {
-  std::string out;
+std::vector<std::size_t> places_of(std::string_view text, std::string_view wanted,
+                                   std::int64_t most) {
+  std::vector<std::size_t> out;
   std::size_t at = 0;
-  for (std::int64_t done = 0; most < 0 || done < most; ++done) {
-    // An empty text is found before every character and at the end.
-    std::size_t found = from.empty() ? at : text.find(from, at);
-    if (found == text.npos || found > text.size()) break;
-    out.append(text.substr(at, found - at)).append(to);
-    at = found + from.size();
-    if (!from.empty()) continue;
-    if (at == text.size()) return out;
-    std::size_t bytes = point_bytes(text[at]);
-    out.append(text.substr(at, bytes));
-    at += bytes;
+  while (most < 0 || static_cast<std::int64_t>(out.size()) < most) {
+    std::size_t found = text.find(wanted, at);
+    if (found == text.npos) break;
+    out.push_back(found);
+    if (wanted.empty() && found == text.size()) break;
+    at = found + (wanted.empty() ? point_bytes(text[found]) : wanted.size());
   }
-  return out.append(text.substr(std::min(at, text.size())));
+  return out;
 }
 
 }  // namespace bev::jinja

@@ -41,8 +41,9 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
                                        std::int64_t most, Side from);
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
 
-// Replaces at most `most` occurrences if >= 0.
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
-                        std::int64_t most);
+// Byte offsets of the occurrences that Python's replace() finds, at most `most` of them if >= 0. An
+// empty text is found before every character and at the end.
+std::vector<std::size_t> places_of(std::string_view text, std::string_view wanted,
+                                   std::int64_t most);
 
 }  // namespace bev::jinja

@@ -11,7 +11,8 @@ struct Template::Tree {
   Body body;
 };
 
-Template::Template(std::string_view source, std::string name) : name_(std::move(name)) {
+Template::Template(std::string_view source, std::string name)
+    : source_(source), name_(std::move(name)) {
   BEV_CHECK(is_valid_utf8(source), ErrorKind::kInput, name_, ": not valid UTF-8");
   try {
     tree_ = std::make_unique<Tree>(Tree{parse_template(source)});
@@ -28,7 +29,8 @@ Rendered Template::render(const Dict& context) const {
   try {
     Interpreter interpreter(runtime, context);
     interpreter.run(tree_->body);
-    return {interpreter.text(), interpreter.spans()};
+    const TracedText& text = interpreter.text();
+    return {text.text(), interpreter.spans(), text.runs()};
   } catch (const Error& error) {
     throw Error(concat(name_, ", line ", runtime.line, ": "), error);
   }

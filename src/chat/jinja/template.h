@@ -20,6 +20,8 @@ struct GenerationSpan {
 struct Rendered {
   std::string text;
   std::vector<GenerationSpan> spans;
+  // Which message of `messages` the text comes from; see Interpreter::text().
+  std::vector<TextRun> origins;
 };
 
 class Template {
@@ -33,11 +35,13 @@ class Template {
   // Throws Error(kInput) with the line if rendering fails. Thread safe.
   Rendered render(const Dict& context) const;
   bool has_generation() const;
+  const std::string& source() const { return source_; }
+  const std::string& name() const { return name_; }
 
  private:
   struct Tree;
   std::unique_ptr<Tree> tree_;
-  std::string name_;
+  std::string source_, name_;
 };
 
 }  // namespace bev::jinja

@@ -25,15 +25,20 @@ struct Conversion {
   char letter = 0;
 };
 
-std::string padded(std::string text, const Conversion& conversion, bool number) {
-  auto size = static_cast<std::int64_t>(count_points(text));
-  if (size >= conversion.width) return text;
-  auto missing = static_cast<std::size_t>(conversion.width - size);
-  if (conversion.left) return text + std::string(missing, ' ');
-  if (!conversion.zero || !number) return std::string(missing, ' ') + text;
+// Padding of a text of `size` characters.
+std::string padding(std::size_t size, const Conversion& conversion, char with) {
+  auto width = static_cast<std::size_t>(conversion.width);
+  return std::string(size < width ? width - size : 0, with);
+}
+
+std::string padded_number(std::string text, const Conversion& conversion) {
+  bool zeros = conversion.zero && !conversion.left;
+  std::string pad = padding(text.size(), conversion, zeros ? '0' : ' ');
+  if (conversion.left) return text + pad;
+  if (!zeros) return pad + text;
   std::size_t sign =
       text.starts_with('-') || text.starts_with('+') || text.starts_with(' ') ? 1 : 0;
-  return text.insert(sign, missing, '0');
+  return text.insert(sign, pad);
 }
 
 std::string with_sign(std::string text, bool negative, const Conversion& conversion) {
@@ -56,7 +61,7 @@ std::string convert_integer(const Value& value, const Conversion& conversion) {
   auto least =
       static_cast<std::size_t>(std::clamp<std::int64_t>(conversion.precision, 0, kMostWidth));
   if (digits.size() < least) digits.insert(0, least - digits.size(), '0');
-  return padded(with_sign(digits, whole < 0, conversion), conversion, true);
+  return padded_number(with_sign(digits, whole < 0, conversion), conversion);
 }
 
 std::string convert_real(const Value& value, const Conversion& conversion) {
@@ -67,33 +72,37 @@ std::string convert_real(const Value& value, const Conversion& conversion) {
   std::string digits = conversion.letter == 'e'   ? fmt::format("{:.{}e}", size, precision)
                        : conversion.letter == 'g' ? fmt::format("{:.{}g}", size, precision)
                                                   : fmt::format("{:.{}f}", size, precision);
-  return padded(with_sign(digits, std::signbit(real), conversion), conversion, true);
+  return padded_number(with_sign(digits, std::signbit(real), conversion), conversion);
 }
 
-std::string convert_text(const Value& value, const Conversion& conversion) {
-  std::string text = conversion.letter == 'r' ? python_repr(value) : python_str(value);
+TracedText convert_text(const Value& value, const Conversion& conversion) {
+  TracedText text = conversion.letter == 'r' ? traced_repr(value) : traced_str(value);
   if (conversion.precision >= 0) {
     std::size_t end = 0;
     for (std::int64_t i = 0; i < conversion.precision && end < text.size(); ++i) {
-      end += point_bytes(text[end]);
+      end += point_bytes(text.text()[end]);
     }
-    text.resize(end);
+    text = text.substr(0, end);
   }
-  return padded(std::move(text), conversion, false);
+  TracedText pad = padding(count_points(text.text()), conversion, ' ');
+  return conversion.left ? text.append(pad) : pad.append(text);
 }
 
 class PercentFormat {
  public:
-  PercentFormat(std::string_view format, const Value& values) : format_(format), values_(values) {
+  PercentFormat(const TracedText& format, const Value& values)
+      : traced_(format), format_(format.text()), values_(values) {
     const Sequence* sequence = values.sequence();
     is_tuple_ = sequence && sequence->kind == SequenceKind::kTuple;
   }
 
-  std::string run() {
-    std::string out;
+  TracedText run() {
+    TracedText out;
     while (at_ < format_.size()) {
-      char c = format_[at_++];
-      out += c == '%' ? conversion() : std::string(1, c);
+      std::size_t next = std::min(format_.find('%', at_), format_.size());
+      out.append(traced_.substr(at_, next - at_));
+      at_ = next + 1;
+      if (next < format_.size()) out.append(conversion());
     }
     bool all = is_tuple_ ? next_ == values_.sequence()->items.size()
                          : next_ > 0 || values_.is_dict() || values_.is_sequence();
@@ -127,7 +136,7 @@ class PercentFormat {
     return value;
   }
 
-  std::string conversion() {
+  TracedText conversion() {
     std::optional<Value> named;
     if (peek() == '(') {
       std::size_t end = format_.find(')', at_);
@@ -164,6 +173,7 @@ class PercentFormat {
     return convert_real(value, wanted);
   }
 
+  const TracedText& traced_;
   std::string_view format_;
   const Value& values_;
   bool is_tuple_ = false;
@@ -190,28 +200,29 @@ Value field(std::string_view name, std::size_t& next, const Arguments& arguments
 
 }  // namespace
 
-std::string percent_format(std::string_view format, const Value& values) {
+TracedText percent_format(const TracedText& format, const Value& values) {
   return PercentFormat(format, values).run();
 }
 
-std::string brace_format(std::string_view format, const Arguments& arguments) {
-  std::string out;
+TracedText brace_format(const TracedText& format, const Arguments& arguments) {
+  const std::string& text = format.text();
+  TracedText out;
   std::size_t next = 0;
-  for (std::size_t at = 0; at < format.size(); ++at) {
-    char c = format[at];
-    bool doubled = at + 1 < format.size() && format[at + 1] == c;
-    if (c != '{' && c != '}') {
-      out.push_back(c);
-    } else if (doubled) {
-      out.push_back(c);
-      ++at;
-    } else {
-      std::size_t end = format.find('}', at);
-      BEV_CHECK(c == '{' && end != format.npos, ErrorKind::kInput, "format(): a '", c,
-                "' stands alone");
-      out += python_str(field(format.substr(at + 1, end - at - 1), next, arguments));
-      at = end;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t brace = std::min(text.find_first_of("{}", at), text.size());
+    out.append(format.substr(at, brace - at));
+    if (brace == text.size()) break;
+    if (brace + 1 < text.size() && text[brace + 1] == text[brace]) {
+      out.append(format.substr(brace, 1));
+      at = brace + 2;
+      continue;
     }
+    std::size_t end = text.find('}', brace);
+    BEV_CHECK(text[brace] == '{' && end != text.npos, ErrorKind::kInput, "format(): a '",
+              text[brace], "' stands alone");
+    std::string_view name = std::string_view(text).substr(brace + 1, end - brace - 1);
+    out.append(traced_str(field(name, next, arguments)));
+    at = end + 1;
   }
   return out;
 }

@@ -10,8 +10,8 @@
 namespace bev::jinja {
 
 // "%s of %d" % values: one value, a tuple, or a dict for %(name)s.
-std::string percent_format(std::string_view format, const Value& values);
+TracedText percent_format(const TracedText& format, const Value& values);
 // "{} of {name}".format(...): fields by index or name, without format specifications.
-std::string brace_format(std::string_view format, const Arguments& arguments);
+TracedText brace_format(const TracedText& format, const Arguments& arguments);
 
 }  // namespace bev::jinja

@@ -70,8 +70,9 @@ Value Value::sequence(List items, SequenceKind kind) {
 }
 
 Value Value::undefined(std::string cause) {
-  Value value(std::move(cause));
+  Value value;
   value.kind_ = Kind::kUndefined;
+  value.shared_ = std::make_shared<const std::string>(std::move(cause));
   return value;
 }
 

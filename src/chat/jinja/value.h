@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "chat/jinja/traced_text.h"
+
 namespace bev::jinja {
 
 class Value;
@@ -45,8 +47,9 @@ class Value {
   Value(std::int64_t value) : kind_(Kind::kInt), scalar_{.whole = value} {}
   Value(int value) : Value(std::int64_t{value}) {}
   Value(double value) : kind_(Kind::kFloat), scalar_{.real = value} {}
-  Value(std::string text)
-      : kind_(Kind::kString), shared_(std::make_shared<const std::string>(std::move(text))) {}
+  Value(TracedText text)
+      : kind_(Kind::kString), shared_(std::make_shared<const TracedText>(std::move(text))) {}
+  Value(std::string text) : Value(TracedText(std::move(text))) {}
   Value(std::string_view text) : Value(std::string(text)) {}
   Value(const char* text) : Value(std::string(text)) {}
   Value(Dict dict);   // throws Error if it is too large or nested too deeply
@@ -71,7 +74,8 @@ class Value {
 
   // nullptr if the value has another type.
   const std::string* undefined_cause() const { return content<std::string>(Kind::kUndefined); }
-  const std::string* string() const { return content<std::string>(Kind::kString); }
+  const std::string* string() const { return traced() ? &traced()->text() : nullptr; }
+  const TracedText* traced() const { return content<TracedText>(Kind::kString); }
   const Dict* dict() const { return content<Dict>(Kind::kDict); }
   const Sequence* sequence() const { return content<Sequence>(Kind::kSequence); }
   Object* object() const { return const_cast<Object*>(content<Object>(Kind::kObject)); }

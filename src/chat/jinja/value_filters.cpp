@@ -21,10 +21,14 @@ namespace {
 template <std::string (*function)(std::string_view)>
 Value text_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters("the filter", arguments, {});
-  return text_value(runtime, function(python_str(subject)));
+  TracedText text = traced_str(subject);
+  return text_value(runtime, text.changed(function(text.text())));
 }
 
-std::string same_text(std::string_view text) { return std::string(text); }
+Value same_text(Runtime& runtime, const Value& subject, const Arguments& arguments) {
+  Parameters("the filter", arguments, {});
+  return text_value(runtime, traced_str(subject));
+}
 
 // Words end only at spaces, hyphens and opening brackets.
 std::string title_words(std::string_view text) {
@@ -51,43 +55,43 @@ Value default_filter(Runtime&, const Value& subject, const Arguments& arguments)
 
 Value trim_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("trim", arguments, {"chars"});
-  std::string text = python_str(subject);
+  TracedText text = traced_str(subject);
   if (!given.has(0) || given[0].is_none()) {
-    return text_value(runtime, std::string(strip(text, Side::kBoth)));
+    return text_value(runtime, text.part(strip(text.text(), Side::kBoth)));
   }
-  return text_value(runtime, std::string(strip(text, Side::kBoth, given.text(0, ""))));
+  return text_value(runtime, text.part(strip(text.text(), Side::kBoth, given.text(0, ""))));
 }
 
 Value replace_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("replace", arguments, {"old", "new", "count"});
-  Arguments texts{{python_str(given[0]), python_str(given[1])}, {}};
+  Arguments texts{{traced_str(given[0]), traced_str(given[1])}, {}};
   if (given.has(2) && !given[2].is_none()) texts.positional.push_back(given[2]);
-  Value text = python_str(subject);
+  Value text = traced_str(subject);
   return find_method(text, "replace")(runtime, text, texts);
 }
 
 Value center_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("center", arguments, {"width"});
-  Value text = python_str(subject);
+  Value text = traced_str(subject);
   return find_method(text, "center")(runtime, text, {{given.integer(0, 80)}, {}});
 }
 
 Value format_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   if (arguments.named.empty()) {
     return text_value(runtime,
-                      percent_format(python_str(subject), Value::tuple(arguments.positional)));
+                      percent_format(traced_str(subject), Value::tuple(arguments.positional)));
   }
   Dict named;
   for (const auto& [name, value] : arguments.named) named.set(name, value);
-  return text_value(runtime, percent_format(python_str(subject), named));
+  return text_value(runtime, percent_format(traced_str(subject), named));
 }
 
 // Text operand of a filter without arguments.
-const std::string& need_text(const Value& subject) {
+const TracedText& need_text(const Value& subject) {
   need_defined(subject);
   BEV_CHECK(subject.is_string(), ErrorKind::kInput, "the filter needs a str, not a ",
             subject.type_name());
-  return *subject.string();
+  return *subject.traced();
 }
 
 // Indentation of one level: a number of spaces, or the text itself.
@@ -103,14 +107,14 @@ std::string indent_text(const Value& width) {
 Value indent_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("indent", arguments, {"width", "first", "blank"});
   std::string indent = indent_text(given.get(0, 4));
-  std::string text = need_text(subject) + "\n";
-  std::string out;
-  if (given.flag(1, false)) out += indent;
+  TracedText text = TracedText(need_text(subject)).append("\n");
+  TracedText out;
+  if (given.flag(1, false)) out.append(indent);
   bool first = true;
-  for (std::string_view line : split_lines(text, false)) {
+  for (std::string_view line : split_lines(text.text(), false)) {
     bool indented = !first && (given.flag(2, false) || !line.empty());
     runtime.spend(line.size() + indent.size());
-    out += concat(first ? "" : "\n", indented ? indent : "", line);
+    out.append(concat(first ? "" : "\n", indented ? indent : "")).append(text.part(line));
     first = false;
   }
   return out;
@@ -118,17 +122,19 @@ Value indent_filter(Runtime& runtime, const Value& subject, const Arguments& arg
 
 Value truncate_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("truncate", arguments, {"length", "killwords", "end", "leeway"});
-  Points text = to_points(need_text(subject)), end = to_points(given.text(2, "..."));
+  const TracedText& subject_text = need_text(subject);
+  Points text = to_points(subject_text.text()), end = to_points(given.text(2, "..."));
   auto size = static_cast<std::int64_t>(text.size());
   std::int64_t most = given.integer(0, 255);
   auto end_size = static_cast<std::int64_t>(end.size());
   BEV_CHECK(most >= end_size, ErrorKind::kInput, "truncate: the length ", most,
             " is below that of the end");
-  if (size <= most + given.integer(3, 5)) return text_value(runtime, from_points(text));
+  if (size <= most + given.integer(3, 5)) return text_value(runtime, subject_text);
   text.resize(static_cast<std::size_t>(most - end_size));
   std::size_t space = text.rfind(U' ');
   if (!given.flag(1, false) && space != Points::npos) text.resize(space);
-  return text_value(runtime, from_points(text + end));
+  TracedText kept = subject_text.substr(0, from_points(text).size());
+  return text_value(runtime, kept.append(from_points(end)));
 }
 
 Value word_count_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
@@ -273,8 +279,8 @@ constexpr std::array kFilters = {
     BuiltinEntry{"lower", text_filter<to_lower>},
     BuiltinEntry{"replace", replace_filter},
     BuiltinEntry{"round", round_filter},
-    BuiltinEntry{"safe", text_filter<same_text>},
-    BuiltinEntry{"string", text_filter<same_text>},
+    BuiltinEntry{"safe", same_text},
+    BuiltinEntry{"string", same_text},
     BuiltinEntry{"title", text_filter<title_words>},
     BuiltinEntry{"tojson", json_filter},
     BuiltinEntry{"trim", trim_filter},

@@ -60,17 +60,19 @@ void append_repr_point(std::string& out, CodePoint point, char quote_mark) {
   }
 }
 
-std::string repr_of_text(std::string_view text) {
+TracedText repr_of_text(const TracedText& traced) {
+  const std::string& text = traced.text();
   bool double_quotes = text.find('\'') != text.npos && text.find('"') == text.npos;
-  char mark = double_quotes ? '"' : '\'';
-  std::string out(1, mark);
+  std::string_view mark = double_quotes ? "\"" : "'";
+  TracedText out(mark);
   for (std::size_t at = 0; at < text.size();) {
     auto [point, bytes] = decode_point(text, at);
-    append_repr_point(out, point, mark);
+    std::string piece;
+    append_repr_point(piece, point, mark[0]);
+    out.append(piece, traced.origin_at(at));
     at += bytes;
   }
-  out.push_back(mark);
-  return out;
+  return out.append(mark);
 }
 
 void append_json_point(std::string& out, CodePoint point, bool ensure_ascii) {
@@ -94,17 +96,17 @@ class JsonWriter {
  public:
   explicit JsonWriter(const JsonStyle& style) : style_(style) {}
 
-  std::string text;
+  TracedText text;
 
   void write(const Value& value) {
-    if (const std::string* content = value.string()) {
+    if (const TracedText* content = value.traced()) {
       write_text(*content);
     } else if (const Dict* dict = value.dict()) {
       write_dict(*dict);
     } else if (const Sequence* items = value.sequence(); items != nullptr && items->has_items()) {
-      write_block('[', ']', items->items, [&](const Value& item) { write(item); });
+      write_block("[", "]", items->items, [&](const Value& item) { write(item); });
     } else {
-      text += scalar(value);
+      text.append(scalar(value));
     }
   }
 
@@ -122,14 +124,16 @@ class JsonWriter {
     return python_float(number);
   }
 
-  void write_text(std::string_view content) {
-    text.push_back('"');
+  void write_text(const TracedText& content) {
+    text.append("\"");
     for (std::size_t at = 0; at < content.size();) {
-      auto [point, bytes] = decode_point(content, at);
-      append_json_point(text, point, style_.ensure_ascii);
+      auto [point, bytes] = decode_point(content.text(), at);
+      std::string piece;
+      append_json_point(piece, point, style_.ensure_ascii);
+      text.append(piece, content.origin_at(at));
       at += bytes;
     }
-    text.push_back('"');
+    text.append("\"");
   }
 
   void write_dict(const Dict& dict) {
@@ -137,53 +141,65 @@ class JsonWriter {
     if (style_.sort_keys) {
       std::ranges::stable_sort(items, less, [](const auto& item) { return item.first; });
     }
-    write_block('{', '}', items, [&](const auto& item) {
-      const std::string* key = item.first.string();
-      write_text(key != nullptr ? *key : scalar(item.first));
-      text += style_.key_separator;
+    write_block("{", "}", items, [&](const auto& item) {
+      const TracedText* key = item.first.traced();
+      write_text(key != nullptr ? *key : TracedText(scalar(item.first)));
+      text.append(style_.key_separator);
       write(item.second);
     });
   }
 
   void new_line() {
-    text.push_back('\n');
-    for (int i = 0; i < level_; ++i) text += *style_.indent;
+    text.append("\n");
+    for (int i = 0; i < level_; ++i) text.append(*style_.indent);
   }
 
   template <class Items, class Write>
-  void write_block(char open, char close, const Items& items, Write write_item) {
-    text.push_back(open);
+  void write_block(std::string_view open, std::string_view close, const Items& items,
+                   Write write_item) {
+    text.append(open);
     ++level_;
     bool first = true;
     for (const auto& item : items) {
-      if (!first) text += style_.item_separator;
+      if (!first) text.append(style_.item_separator);
       first = false;
       if (style_.indent) new_line();
       write_item(item);
     }
     --level_;
     if (style_.indent && !first) new_line();
-    text.push_back(close);
+    text.append(close);
   }
 
   const JsonStyle& style_;
   int level_ = 0;
 };
 
-std::string repr_of_sequence(const Sequence& sequence) {
-  std::string out;
+TracedText repr_of_sequence(const Sequence& sequence) {
+  TracedText items;
   for (const Value& item : sequence.items) {
-    if (!out.empty()) out += ", ";
-    out += python_repr(item);
+    if (!items.empty()) items.append(", ");
+    items.append(traced_repr(item));
   }
+  TracedText out;
   switch (sequence.kind) {
     case SequenceKind::kList:
-      return concat("[", out, "]");
+      return out.append("[").append(items).append("]");
     case SequenceKind::kTuple:
-      return concat("(", out, sequence.items.size() == 1 ? ",)" : ")");
+      return out.append("(").append(items).append(sequence.items.size() == 1 ? ",)" : ")");
     default:
-      return concat("<", Value::sequence({}, sequence.kind).type_name(), " [", out, "]>");
+      out.append(concat("<", Value::sequence({}, sequence.kind).type_name(), " ["));
+      return out.append(items).append("]>");
   }
+}
+
+TracedText repr_of_dict(const Dict& dict) {
+  TracedText out("{");
+  for (const auto& [key, value] : dict.items) {
+    if (out.size() > 1) out.append(", ");
+    out.append(traced_repr(key)).append(": ").append(traced_repr(value));
+  }
+  return out.append("}");
 }
 
 Value from_json(const nlohmann::ordered_json& json, const std::string& source) {
@@ -225,36 +241,31 @@ std::string python_float(double value) {
   return text;
 }
 
-std::string python_repr(const Dict& dict) {
-  std::string out = "{";
-  for (const auto& [key, value] : dict.items) {
-    if (out.size() > 1) out += ", ";
-    out += concat(python_repr(key), ": ", python_repr(value));
-  }
-  return out + "}";
-}
-
-std::string python_repr(const Value& value) {
-  if (const std::string* text = value.string()) return repr_of_text(*text);
+TracedText traced_repr(const Value& value) {
+  if (const TracedText* text = value.traced()) return repr_of_text(*text);
   if (value.is_undefined()) return "Undefined";
   // Objects may contain themselves: nested ones are only named.
   if (Object* object = value.object()) return concat("<", object->type_name(), ">");
-  return python_str(value);
+  return traced_str(value);
 }
 
-std::string python_str(const Value& value) {
-  if (const std::string* text = value.string()) return *text;
+TracedText traced_str(const Value& value) {
+  if (const TracedText* text = value.traced()) return *text;
   if (value.is_undefined()) return "";
   if (value.is_none()) return "None";
   if (value.is_bool()) return value.boolean() ? "True" : "False";
   if (value.is_int()) return concat(*value.integer());
   if (value.is_float()) return python_float(value.number());
-  if (const Dict* dict = value.dict()) return python_repr(*dict);
+  if (const Dict* dict = value.dict()) return repr_of_dict(*dict);
   if (const Sequence* sequence = value.sequence()) return repr_of_sequence(*sequence);
   return value.object()->text();
 }
 
-std::string json_text(const Value& value, const JsonStyle& style) {
+std::string python_str(const Value& value) { return traced_str(value).text(); }
+std::string python_repr(const Value& value) { return traced_repr(value).text(); }
+std::string python_repr(const Dict& dict) { return repr_of_dict(dict).text(); }
+
+TracedText json_text(const Value& value, const JsonStyle& style) {
   JsonWriter writer(style);
   writer.write(value);
   return std::move(writer.text);

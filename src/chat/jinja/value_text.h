@@ -12,6 +12,9 @@ namespace bev::jinja {
 std::string python_str(const Value& value);
 std::string python_repr(const Value& value);
 std::string python_repr(const Dict& dict);
+// The same, with the origins of the texts inside.
+TracedText traced_str(const Value& value);
+TracedText traced_repr(const Value& value);
 std::string python_float(double value);
 
 struct JsonStyle {
@@ -22,7 +25,7 @@ struct JsonStyle {
   std::string key_separator = ": ";
 };
 // Throws Error for values that JSON cannot represent.
-std::string json_text(const Value& value, const JsonStyle& style);
+TracedText json_text(const Value& value, const JsonStyle& style);
 
 // Parses untrusted JSON; objects keep their order. Throws Error(kInput) naming `source`.
 Value parse_json(std::string_view text, const std::string& source);

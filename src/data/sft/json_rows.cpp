@@ -1,5 +1,6 @@
 #include "data/sft/json_rows.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -54,11 +55,19 @@ struct JsonPlace::Content {
   Json json;
 };
 
-JsonPlace JsonPlace::read(const std::string& path) {
-  auto content =
-      std::make_shared<const Content>(Content{Json::parse(read_json_object(path, kMaxDepth))});
+JsonPlace JsonPlace::checked(std::string_view text, std::string where) {
+  auto content = std::make_shared<const Content>(Content{Json::parse(text)});
   const Json* root = &content->json;
-  return {std::move(content), root, path};
+  return {std::move(content), root, std::move(where)};
+}
+
+JsonPlace JsonPlace::read(const std::string& path) {
+  return checked(read_json_object(path, kMaxDepth), path);
+}
+
+JsonPlace JsonPlace::parse(std::string_view text, const std::string& where) {
+  check_json(text, where, kMaxDepth);
+  return checked(text, where);
 }
 
 bool JsonPlace::is_object() const { return json_of(value_).is_object(); }
@@ -102,6 +111,51 @@ std::vector<TokenRow> JsonPlace::rows(const IdRange& range) const {
     }
   }
   return rows;
+}
+
+TokenRow JsonPlace::ids(const IdRange& range) const {
+  const Json& value = json_of(value_);
+  BEV_CHECK(value.is_array(), ErrorKind::kInput, where_, ": expected a list of ids, got ",
+            value.type_name());
+  TokenRow row;
+  row.reserve(value.size());
+  for (const Json& id : value) row.push_back(read_id(id, range, where_, row.size()));
+  return row;
+}
+
+bool JsonPlace::is_list() const { return json_of(value_).is_array(); }
+
+namespace {
+double read_number(const Json& value, const NumberRule& rule, const std::string& where) {
+  if (value.is_null() && rule.nulls) return std::numeric_limits<double>::quiet_NaN();
+  if (value.is_boolean() && rule.truths) return value.get<bool>() ? 1 : 0;
+  BEV_CHECK(value.is_number(), ErrorKind::kInput, where, ": expected a number, got ",
+            value.type_name());
+  return value.get<double>();
+}
+}  // namespace
+
+std::vector<double> JsonPlace::numbers(const NumberRule& rule) const {
+  const Json& value = json_of(value_);
+  BEV_CHECK(value.is_array(), ErrorKind::kInput, where_, ": expected a list of numbers, got ",
+            value.type_name());
+  std::vector<double> out;
+  out.reserve(value.size());
+  for (const Json& entry : value) {
+    out.push_back(read_number(entry, rule, concat(where_, " entry ", out.size())));
+  }
+  return out;
+}
+
+double JsonPlace::number(const NumberRule& rule) const {
+  return read_number(json_of(value_), rule, where_);
+}
+
+std::string JsonPlace::scalar_text() const {
+  const Json& value = json_of(value_);
+  BEV_CHECK(value.is_primitive() && !value.is_null(), ErrorKind::kInput, where_,
+            ": expected one value, got ", value.type_name());
+  return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
 void check_same_shape(const std::vector<TokenRow>& rows, const std::vector<TokenRow>& input_ids,

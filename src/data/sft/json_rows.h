@@ -20,11 +20,19 @@ struct IdRange {
 // Range of token ids.
 IdRange id_range(std::int64_t vocab_size);
 
+// What a list of numbers may hold besides.
+struct NumberRule {
+  bool nulls = false;   // read as NaN
+  bool truths = false;  // false and true, read as 0 and 1
+};
+
 // A value in a JSON file; keeps the whole file alive.
 class JsonPlace {
  public:
   // Root object of a file.
   static JsonPlace read(const std::string& path);
+  // The same of text; `where` begins its messages.
+  static JsonPlace parse(std::string_view text, const std::string& where);
 
   const std::string& where() const { return where_; }
   bool is_object() const;
@@ -38,9 +46,18 @@ class JsonPlace {
   std::vector<JsonPlace> entries(const char* of_what) const;
   // A non-empty list of non-empty rows.
   std::vector<TokenRow> rows(const IdRange& range) const;
+  // A list of ids, perhaps empty.
+  TokenRow ids(const IdRange& range) const;
+  bool is_list() const;
+  // A list of numbers, perhaps empty.
+  std::vector<double> numbers(const NumberRule& rule = {}) const;
+  double number(const NumberRule& rule = {}) const;
+  // A text, number or truth value as a flag would give it.
+  std::string scalar_text() const;
 
  private:
   struct Content;
+  static JsonPlace checked(std::string_view text, std::string where);
   JsonPlace(std::shared_ptr<const Content> file, const void* value, std::string where)
       : file_(std::move(file)), value_(value), where_(std::move(where)) {}
 

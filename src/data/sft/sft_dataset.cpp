@@ -3,16 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/philox.h"
 #include "base/plural.h"
-#include "base/thread_pool.h"
-#include "data/preprocess/text_source.h"
 #include "data/random/shuffle.h"
+#include "data/sft/encode_records.h"
 #include "data/sft/sft_pack.h"
 #include "data/sft/sft_rows.h"
 
@@ -20,44 +16,10 @@ namespace bev {
 
 namespace {
 
-// Logs the progress of a long encoding every few seconds.
-class EncodingProgress {
- public:
-  explicit EncodingProgress(std::span<const InputFile> files) {
-    for (const InputFile& file : files) total_bytes_ += file.bytes;
-  }
+TextOptions sft_options() { return record_options(sft_row_keys()); }
 
-  void advance(std::size_t conversations, std::int64_t bytes) {
-    constexpr double kSeconds = 10;
-    double now = monotonic_seconds() - start_;
-    if (now - said_at_ < kSeconds || bytes == 0 || bytes >= total_bytes_) return;
-    said_at_ = now;
-    double left = now * static_cast<double>(total_bytes_ - bytes) / static_cast<double>(bytes);
-    log_info(fmt::format("encoding conversations: {} so far, {} left", conversations,
-                         format_duration(left)));
-  }
-
- private:
-  std::int64_t total_bytes_ = 0;
-  double start_ = monotonic_seconds();
-  double said_at_ = 0;
-};
-
-TextOptions record_options() {
-  TextOptions text;
-  text.format = TextFormat::kJsonLines;
-  text.only_records = true;
-  text.json_keys = sft_row_keys();
-  return text;
-}
-
-std::string place_of(const Record& record, const InputFile& file) {
-  return concat(file.path, file.format == TextFormat::kParquet ? ", row " : ", line ", record.line);
-}
-
-SftTokens encode_record(const Record& record, const InputFile& file,
+SftTokens encode_record(const Record& record, const std::string& source,
                         const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-  std::string source = place_of(record, file);
   BEV_CHECK(record.problem.empty(), ErrorKind::kInput, source, ": ", record.problem);
   SftRow row = read_sft_row(record.text, source);
   if (row.messages.sequence()->items.empty()) return {};
@@ -68,41 +30,14 @@ SftTokens encode_record(const Record& record, const InputFile& file,
   }
 }
 
-// Encodes blocks of lines in parallel. The first failing line is reported, independent of thread
-// timing.
 std::vector<SftTokens> encode_files(const std::vector<std::string>& names,
                                     const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-  constexpr std::size_t kBlock = 4096;
-  const TextOptions text = record_options();
-  const TextInputs inputs = list_inputs(names, text);
-  const std::vector<InputFile>& files = inputs.files;
-  if (!inputs.left_out.empty()) log_info(to_text(inputs));
-  const std::vector<std::vector<FileRange>> parts = cut_inputs(files, 1);
-  TextSource source(files, parts.front(), text);
-  ThreadPool pool(machine_threads());
-  EncodingProgress progress(files);
   std::vector<SftTokens> out;
-  for (std::vector<Record> block(kBlock); block.size() == kBlock;) {
-    std::size_t count = 0;
-    while (count < kBlock && source.next(block[count])) ++count;
-    block.resize(count);
-    const std::size_t begin = out.size();
-    out.resize(begin + count);
-    std::vector<std::exception_ptr> failures(count);
-    pool.run(static_cast<std::int64_t>(count), [&](std::int64_t piece) {
-      const auto at = static_cast<std::size_t>(piece);
-      try {
-        const InputFile& file = files[block[at].file];
-        out[begin + at] = encode_record(block[at], file, chat_template, tokenizer);
-      } catch (...) {
-        failures[at] = std::current_exception();
-      }
-    });
-    for (const std::exception_ptr& failure : failures) {
-      if (failure) std::rethrow_exception(failure);
-    }
-    progress.advance(out.size(), source.position());
-  }
+  auto grow = [&](std::size_t count) { out.resize(out.size() + count); };
+  encode_records(names, sft_options(), "conversations", grow,
+                 [&](std::size_t i, const Record& record, const std::string& place) {
+                   out[i] = encode_record(record, place, chat_template, tokenizer);
+                 });
   return out;
 }
 
@@ -112,7 +47,7 @@ std::vector<SftConversation> read_conversations(const std::vector<std::string>& 
                                                 std::int64_t first, std::int64_t count,
                                                 const ChatTemplate& chat_template,
                                                 const Tokenizer& tokenizer) {
-  const TextOptions text = record_options();
+  const TextOptions text = sft_options();
   const std::vector<InputFile> files = list_inputs(names, text).files;
   const std::vector<std::vector<FileRange>> parts = cut_inputs(files, 1);
   TextSource source(files, parts.front(), text);
@@ -121,7 +56,8 @@ std::vector<SftConversation> read_conversations(const std::vector<std::string>& 
   for (std::int64_t at = 0; std::ssize(out) < count && source.next(record); ++at) {
     if (at < first) continue;
     const InputFile& file = files[record.file];
-    out.push_back({place_of(record, file), encode_record(record, file, chat_template, tokenizer)});
+    std::string place = place_of(record, file);
+    out.push_back({place, encode_record(record, place, chat_template, tokenizer)});
   }
   return out;
 }

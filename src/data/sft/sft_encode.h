@@ -15,9 +15,8 @@ struct SftTokens {
   std::vector<std::uint8_t> learned;  // 1: assistant token, has a loss
 };
 
-// The mask comes from the chat template's {% generation %} blocks. Without them, each assistant
-// message is located by rendering the conversation before and after it, which requires that
-// rendering only appends. Throws Error(kInput) if it does not, or if the template fails.
+// The mask is that of encode_chat(). Throws Error(kInput) if the template fails, or if the
+// assistant says something and the mask is all zeros.
 SftTokens encode_sft_row(const SftRow& row, const ChatTemplate& chat_template,
                          const Tokenizer& tokenizer);
 

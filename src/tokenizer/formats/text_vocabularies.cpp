@@ -45,6 +45,14 @@ PipelineParts read_made_json(const Json& json, const std::string& source) {
 
 }  // namespace
 
+std::optional<Gpt2Files> find_gpt2_files(const std::string& path) {
+  for (std::size_t plus = path.find('+'); plus != path.npos; plus = path.find('+', plus + 1)) {
+    Gpt2Files files{path.substr(0, plus), path.substr(plus + 1)};
+    if (path_exists(files.vocab) && path_exists(files.merges)) return files;
+  }
+  return std::nullopt;
+}
+
 PipelineParts read_gpt2_files(const std::string& vocab, const std::string& merges) {
   Json pairs = Json::array();
   for_each_line(merges, [&](std::string_view line, std::size_t number) {

@@ -102,6 +102,13 @@ std::optional<Match> Regex::Matches::next() {
   return std::nullopt;
 }
 
+std::optional<Match> Regex::Matches::group(std::size_t number) const {
+  if (number >= pcre2_get_ovector_count(state_->data.get())) return std::nullopt;
+  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(state_->data.get()) + 2 * number;
+  if (ends[0] == PCRE2_UNSET) return std::nullopt;
+  return Match{ends[0], ends[1]};
+}
+
 std::string escape_regex(std::string_view text) {
   std::string out;
   for (char c : text) {

@@ -1,4 +1,4 @@
-// Regular expression of a tokenizer, matched by PCRE2.
+// Regular expression, matched by PCRE2 within its limits of steps and memory.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,8 @@ class Regex {
     Matches(const Regex& regex, std::string_view text);
     ~Matches();
     std::optional<Match> next();
+    // What a group of the last match has, counted from 1; nothing if it took no part.
+    std::optional<Match> group(std::size_t number) const;
 
    private:
     struct State;
