@@ -63,6 +63,8 @@ void add_repeats(const Sequence& sequence, std::vector<LogitEdit>& edits) {
 void add_edits(const Sequence& sequence, SamplingRule& rule, std::vector<LogitEdit>& edits) {
   const Request& asked = sequence.asked();
   rule.edits_begin = static_cast<std::int32_t>(edits.size());
+  rule.only_edited = !asked.sampling.allowed_tokens.empty();
+  for (std::int32_t token : asked.sampling.allowed_tokens) edits.push_back({token, 0});
   edits.insert(edits.end(), asked.sampling.logit_bias.begin(), asked.sampling.logit_bias.end());
   // The token to select is counted in flight already.
   if (sequence.output_tokens() - 1 < asked.min_new_tokens) {
@@ -72,6 +74,9 @@ void add_edits(const Sequence& sequence, SamplingRule& rule, std::vector<LogitEd
     for (std::int32_t token : asked.stop_tokens) edits.push_back({token, kNever});
   }
   add_repeats(sequence, edits);
+  for (std::int32_t token : banned_after(sequence.tokens, asked.rules)) {
+    edits.push_back({token, kNever});
+  }
   rule.edits_end = static_cast<std::int32_t>(edits.size());
   const std::int64_t before = sequence.length() - 1;
   if (before == 1) rule.forced = asked.rules.forced_bos_token;
@@ -109,6 +114,21 @@ void BatchValues::add_tokens(const ScheduledRun& run, std::int64_t block_tokens,
   }
   table.insert(table.end(), sequence.blocks.begin(), sequence.blocks.end());
   table.resize(runs.size() * static_cast<std::size_t>(shape.table_stride), kNullBlock);
+}
+
+void BatchValues::choose_adapters(const StepPlan& plan, std::size_t adapters) {
+  adapter_rows.of.assign(adapters, {});
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const std::int64_t number = plan.runs[i].sequence->asked().cache_key.adapter;
+    if (number < 0) continue;
+    std::vector<Range>& rows = adapter_rows.of.at(static_cast<std::size_t>(number));
+    const Range own{runs[i].q_begin, runs[i].q_begin + runs[i].q_count};
+    if (!rows.empty() && rows.back().end == own.begin) {
+      rows.back().end = own.end;
+    } else {
+      rows.push_back(own);
+    }
+  }
 }
 
 void BatchValues::add_selections(const ScheduledRun& run) {

@@ -8,6 +8,7 @@
 
 #include "infer/scheduler.h"
 #include "kernels/sampling.h"
+#include "nn/adapter.h"
 #include "ops/micro_batch.h"
 
 namespace bev {
@@ -25,7 +26,7 @@ struct BatchShape {
   auto operator<=>(const BatchShape&) const = default;
 };
 
-// The numbers of a step on the host.
+// The numbers of a step on the host. Requests have biases of allowed tokens alone.
 struct BatchValues {
   BatchShape shape;
   std::vector<std::int32_t> tokens, token_slots, positions, samples, write_rows, table;
@@ -37,6 +38,7 @@ struct BatchValues {
   std::vector<Sequence*> selecting;  // the sequences, without padding
   std::vector<SequenceRows> sequences;
   std::vector<std::int64_t> run_slots;
+  AdapterRows adapter_rows;  // where requests choose their adapter
 
   BatchValues() = default;
   // dynamic_rope: the RoPE frequencies of a prompt follow its length and those of later tokens
@@ -45,6 +47,8 @@ struct BatchValues {
   BatchValues(const StepPlan& plan, std::int64_t block_tokens, bool dynamic_rope);
   // Adds rows that write to the null block and select nothing, up to the sizes of `shape`.
   void pad(const BatchShape& to, std::int64_t block_tokens);
+  // Fills in the rows of each of so many adapters.
+  void choose_adapters(const StepPlan& plan, std::size_t adapters);
 
  private:
   void add_tokens(const ScheduledRun& run, std::int64_t block_tokens, bool dynamic_rope);

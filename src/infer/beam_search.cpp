@@ -99,6 +99,21 @@ void block_ngrams(std::int64_t size, Tokens history, std::span<float> row) {
   }
 }
 
+void forbid(std::span<const std::int32_t> tokens, std::span<float> row) {
+  for (std::int32_t token : tokens) {
+    if (is_in(row, token)) row[at(token)] = kImpossible;
+  }
+}
+
+// Tokens that are not in the list become impossible.
+void allow(std::span<const std::int32_t> tokens, std::span<float> row) {
+  const std::vector<float> scores(row.begin(), row.end());
+  std::ranges::fill(row, kImpossible);
+  for (std::int32_t token : tokens) {
+    if (is_in(row, token)) row[at(token)] = scores[at(token)];
+  }
+}
+
 void force(std::int32_t token, std::span<float> row) {
   std::fill(row.begin(), row.end(), kImpossible);
   row[at(token)] = 0;
@@ -111,10 +126,9 @@ void process(const BeamSearchArgs& args, Tokens history, std::span<float> row) {
   add_bias(args.logit_bias, row);
   if (args.repetition_penalty != 1) penalise_repetition(args.repetition_penalty, history, row);
   if (rules.no_repeat_ngram_size > 0) block_ngrams(rules.no_repeat_ngram_size, history, row);
-  if (generated < args.min_new_tokens) {
-    for (std::int32_t token : args.end_tokens)
-      if (is_in(row, token)) row[at(token)] = kImpossible;
-  }
+  if (!rules.banned.empty()) forbid(banned_after(history, rules), row);
+  if (!args.allowed_tokens.empty()) allow(args.allowed_tokens, row);
+  if (generated < args.min_new_tokens) forbid(args.end_tokens, row);
   if (rules.forced_bos_token >= 0 && length == 1) force(rules.forced_bos_token, row);
   if (rules.forced_eos_token >= 0 && generated == args.max_new_tokens - 1)
     force(rules.forced_eos_token, row);

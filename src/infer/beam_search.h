@@ -38,6 +38,7 @@ struct BeamSearchArgs {
   // These act on log-probabilities, as in Hugging Face's beam search: first biases are added, then
   // those of tokens in prompt or output are multiplied by the penalty.
   std::vector<LogitEdit> logit_bias = {};
+  std::vector<std::int32_t> allowed_tokens = {};  // empty: all
   double repetition_penalty = 1;
 };
 

@@ -195,10 +195,9 @@ void check_embedding_row(const ModelConfig& model, std::span<const std::int32_t>
     BEV_CHECK(token >= 0 && token < model.vocab_size, ErrorKind::kInput, what, ": has token ",
               token, ", outside of the model's vocabulary of ", model.vocab_size);
   }
-  bool learned = model.position_embedding_type == PositionKind::kLearned;
-  BEV_CHECK(!learned || std::ssize(row) <= model.max_position_embeddings, ErrorKind::kInput, what,
-            ": has ", row.size(), " tokens, and the model ", model.max_position_embeddings,
-            " learned positions (max_position_embeddings); shorten it");
+  const std::int64_t most = model.longest_sequence();
+  BEV_CHECK(most == 0 || std::ssize(row) <= most, ErrorKind::kInput, what, ": has ", row.size(),
+            " tokens, more than the ", most, " ", model.longest_sequence_reason(), "; shorten it");
 }
 
 std::vector<std::vector<double>> embeddings(RankModel& model,

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "infer/shared_numbers.h"
 #include "kernels/device.h"
 #include "models/rope.h"
 #include "tokenizer/tokenizer.h"
@@ -48,6 +47,14 @@ void check_layout(RankModel& model) {
             "(inference_layout gives a layout that fits)");
 }
 
+// Moves a part of a list to its place.
+template <class T>
+void put_at(std::size_t begin, std::vector<T>& part, std::vector<T>& all) {
+  if (part.empty()) return;
+  all.resize(std::max(all.size(), begin + part.size()));
+  std::ranges::move(part, all.begin() + static_cast<std::ptrdiff_t>(begin));
+}
+
 std::string in_bytes(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 }  // namespace
@@ -61,6 +68,8 @@ InferenceEngine::InferenceEngine(RankModel& model, const InferenceOptions& optio
   if (ModelRunner::has_slot_states(model) || rope_depends_on_length(model.options().model)) {
     options_.prefix_cache = false;
   }
+  // Whatever else computes with the model does so without them.
+  if (options_.chosen_adapters) model.ctx().adapters = false;
   warm_up();
   plan_pools();
 }
@@ -74,7 +83,8 @@ void InferenceEngine::warm_up() {
   RunnerOptions small{.blocks = 1,
                       .block_tokens = options_.block_tokens,
                       .slots = options_.max_sequences,
-                      .token_counts = options_.token_counts};
+                      .token_counts = options_.token_counts,
+                      .chosen_adapters = options_.chosen_adapters};
   ModelRunner(model_, small).warm_up(options_.max_step_tokens, options_.max_sequences);
 }
 
@@ -119,11 +129,12 @@ void InferenceEngine::plan_pools() {
       *pool_, SchedulerOptions{.max_step_tokens = options_.max_step_tokens,
                                .max_sequences = options_.max_sequences,
                                .max_waiting_requests = options_.max_waiting_requests});
-  runner_ =
-      std::make_unique<ModelRunner>(model_, RunnerOptions{.blocks = blocks,
-                                                          .block_tokens = width,
-                                                          .slots = options_.max_sequences,
-                                                          .token_counts = options_.token_counts});
+  runner_ = std::make_unique<ModelRunner>(
+      model_, RunnerOptions{.blocks = blocks,
+                            .block_tokens = width,
+                            .slots = options_.max_sequences,
+                            .token_counts = options_.token_counts,
+                            .chosen_adapters = options_.chosen_adapters});
 }
 
 EngineStatistics InferenceEngine::statistics() const {
@@ -138,15 +149,22 @@ RequestId InferenceEngine::submit(Request request) {
             "--stop: needs a tokenizer; give --stop-token-ids");
   BEV_CHECK(options_.token_counts || !request.sampling.penalises(), ErrorKind::kConfig,
             "penalties: this engine keeps no token counts");
+  const auto adapters = options_.chosen_adapters ? std::ssize(model_.options().model.more_loras) + 1
+                                                 : std::int64_t{0};
+  BEV_CHECK(request.cache_key.adapter < adapters, ErrorKind::kConfig, "request ", next_id_,
+            ": adapter ", request.cache_key.adapter, " of ", adapters);
   scheduler_->check_fits(request);
   RequestId id = next_id_++;
-  if (request.deadline > 0) deadlines_.emplace_back(id, request.deadline);
   const MeshShape& mesh = model_.mesh().shape();
+  if (request.deadline > 0 && model_.mesh().world().rank() == 0) {
+    deadlines_.emplace_back(id, request.deadline);
+  }
   if (id % mesh.dp != model_.mesh().at().dp) return id;
   auto active = std::make_shared<ActiveRequest>();
   active->id = active->result.id = id;
   active->unfinished = request.beams ? 1 : request.n;
   active->asked = std::move(request);
+  active->asked.sampling.logit_bias = allowed_biases(active->asked.sampling);
   active->result.sequences.resize(static_cast<std::size_t>(active->unfinished));
   for (std::size_t i = 0; i < active->result.sequences.size(); ++i) {
     active->result.sequences[i].index = static_cast<std::int64_t>(i);
@@ -208,8 +226,9 @@ std::vector<std::int64_t> InferenceEngine::expert_tokens(std::int64_t own) {
 }
 
 // Returns whether this rank has launched a step.
-bool InferenceEngine::compute_step() {
+bool InferenceEngine::compute_step(RequestSink& sink) {
   StepPlan plan = scheduler_->schedule();
+  for (RequestId id : plan.started) sink.on_started(id);
   bool busy = !plan.runs.empty();
   std::vector<std::int64_t> tokens = expert_tokens(plan.tokens);
   bool others = std::ranges::any_of(tokens, [](std::int64_t count) { return count > 0; });
@@ -228,13 +247,46 @@ bool InferenceEngine::compute_step() {
   return true;
 }
 
-bool InferenceEngine::step(RequestSink& sink) {
+// Passes calls on, keeps them for world rank 0 where another replica's first rank runs, and
+// forgets the deadlines of what is finished.
+class InferenceEngine::Reporter : public RequestSink {
+ public:
+  Reporter(InferenceEngine& engine, RequestSink& client) : engine_(engine), client_(client) {
+    const Mesh& mesh = engine.model_.mesh();
+    const std::int64_t dp = mesh.at().dp;
+    keeps_ = dp > 0 && mesh.world().rank() == rank_of(mesh.shape(), {0, 0, dp, 0});
+  }
+  void on_started(RequestId id) override {
+    if (keeps_) engine_.news_.started.push_back(id);
+    client_.on_started(id);
+  }
+  void on_token(const TokenEvent& event) override {
+    if (keeps_) {
+      engine_.news_.tokens.push_back(
+          {event, {event.top.begin(), event.top.end()}, {event.asked.begin(), event.asked.end()}});
+    }
+    client_.on_token(event);
+  }
+  void on_finished(RequestResult result) override {
+    std::erase_if(engine_.deadlines_, [&](const auto& at) { return at.first == result.id; });
+    if (keeps_) engine_.news_.finished.push_back(result);
+    client_.on_finished(std::move(result));
+  }
+
+ private:
+  InferenceEngine& engine_;
+  RequestSink& client_;
+  bool keeps_ = false;
+};
+
+bool InferenceEngine::step(RequestSink& client) {
+  Reporter sink(*this, client);
   for (const Ending& ending : shared_endings()) {
     auto found = std::ranges::find(requests_, ending.first, &ActiveRequest::id);
     if (found != requests_.end()) end_request(**found, ending.second, sink);
   }
   if (!paused_) {
-    bool launched = compute_step();
+    bool launched = compute_step(sink);
     std::int64_t ahead = launched && runs_ahead() ? 1 : 0;
     while (runner_->in_flight() > ahead) process(runner_->finish(), sink);
   }
@@ -260,12 +312,12 @@ bool InferenceEngine::busy_anywhere() {
 
 void InferenceEngine::process(StepResults results, RequestSink& sink) {
   for (std::size_t i = 0; i < results.runs.size(); ++i) {
-    const std::vector<double>& part = results.prompt_logprobs[i];
-    if (part.empty()) continue;
-    std::vector<double>& all = results.runs[i].sequence->request->result.prompt_logprobs;
-    auto begin = static_cast<std::size_t>(results.runs[i].begin);
-    all.resize(std::max(all.size(), begin + part.size()));
-    std::ranges::copy(part, all.begin() + static_cast<std::ptrdiff_t>(begin));
+    PromptScores& part = results.prompts[i];
+    if (part.logprobs.empty()) continue;
+    RequestResult& result = part.request->result;
+    const auto begin = static_cast<std::size_t>(results.runs[i].begin);
+    put_at(begin, part.logprobs, result.prompt_logprobs);
+    put_at(begin, part.top, result.prompt_top_logprobs);
   }
   for (std::size_t i = 0; i < results.selecting.size(); ++i) {
     Sequence& sequence = *results.selecting[i];
@@ -282,7 +334,8 @@ void InferenceEngine::take_token(Sequence& sequence, SelectedToken selected, Req
     sequence.result.error =
         concat("the logits of sequence ", asked.stream, " at position ", sequence.tokens.size(),
                " hold NaN or +Inf, or none of them is finite");
-    return end_sequence(sequence, FinishReason::kError, sink);
+    if (!asked.beams) return end_sequence(sequence, FinishReason::kError, sink);
+    return finish_beams(*sequence.request, FinishReason::kError, sink, sequence.result.error);
   }
   if (asked.max_new_tokens == 0) return end_sequence(sequence, FinishReason::kLength, sink);
   if (asked.beams) return take_logits(sequence, std::move(selected), sink);
@@ -298,8 +351,10 @@ void InferenceEngine::take_token(Sequence& sequence, SelectedToken selected, Req
                  .token = selected.token,
                  .logprob = selected.logprob,
                  .weights_version = weights_version_,
-                 .top = selected.top});
+                 .top = selected.top,
+                 .asked = selected.asked});
   if (asked.top_logprobs > 0) result.top_logprobs.push_back(std::move(selected.top));
+  if (!asked.logprob_tokens.empty()) result.asked_logprobs.push_back(std::move(selected.asked));
   auto among = [&](const std::vector<std::int32_t>& list) {
     return std::ranges::find(list, selected.token) != list.end();
   };
@@ -310,8 +365,9 @@ void InferenceEngine::take_token(Sequence& sequence, SelectedToken selected, Req
     if (!sequence.stop_texts) {
       sequence.stop_texts.emplace(*options_.tokenizer, asked.prompt, asked.stop);
     }
-    std::optional<std::string> found = sequence.stop_texts->add(selected.token);
-    if (found && std::ssize(result.tokens) >= asked.min_new_tokens) {
+    bool may_stop = std::ssize(result.tokens) >= asked.min_new_tokens;
+    std::optional<std::string> found = sequence.stop_texts->add(selected.token, may_stop);
+    if (found) {
       result.stop_text = *found;
       return end_sequence(sequence, FinishReason::kStop, sink);
     }
@@ -334,6 +390,7 @@ void InferenceEngine::end_sequence(Sequence& sequence, FinishReason reason, Requ
 
 // Sequences that have not begun end with nothing.
 void InferenceEngine::end_request(ActiveRequest& request, FinishReason reason, RequestSink& sink) {
+  if (request.unfinished == 0) return;  // another ending came first
   if (request.search) return finish_beams(request, reason, sink);
   for (const auto& sequence : scheduler_->sequences()) {
     if (sequence->request.get() != &request || sequence->state == SequenceState::kFinished)
@@ -347,11 +404,7 @@ void InferenceEngine::end_request(ActiveRequest& request, FinishReason reason, R
 }
 
 void InferenceEngine::finish_request(ActiveRequest& request, RequestSink& sink) {
-  if (model_.mesh().shape().dp > 1) {
-    finished_.push_back(std::move(request.result));
-  } else {
-    sink.on_finished(std::move(request.result));
-  }
+  sink.on_finished(std::move(request.result));
 }
 
 void InferenceEngine::take_logits(Sequence& sequence, SelectedToken selected, RequestSink& sink) {
@@ -402,7 +455,8 @@ void InferenceEngine::advance_beams(ActiveRequest& request, RequestSink& sink) {
   request.beams = std::move(after);
 }
 
-void InferenceEngine::finish_beams(ActiveRequest& request, FinishReason reason, RequestSink& sink) {
+void InferenceEngine::finish_beams(ActiveRequest& request, FinishReason reason, RequestSink& sink,
+                                   const std::string& error) {
   for (const auto& sequence : scheduler_->sequences()) {
     if (sequence->request.get() == &request) scheduler_->finish(*sequence);
   }
@@ -417,86 +471,36 @@ void InferenceEngine::finish_beams(ActiveRequest& request, FinishReason reason, 
     result.finish = reason != FinishReason::kNone ? reason
                     : found.ended                 ? FinishReason::kStop
                                                   : FinishReason::kLength;
+    result.error = error;
   }
   request.unfinished = 0;
   finish_request(request, sink);
 }
 
-namespace {
-
-void pass_sequence(SharedNumbers& numbers, SequenceResult& result) {
-  auto finish = static_cast<std::int32_t>(result.finish);
-  numbers.pass(result.index);
-  numbers.pass(finish);
-  result.finish = static_cast<FinishReason>(finish);
-  numbers.pass(result.score);
-  numbers.pass_list(result.tokens);
-  numbers.pass_list(result.logprobs);
-  numbers.pass_list(result.weights_versions);
-  numbers.pass_list(result.top_logprobs, [&](std::vector<TopLogprob>& list) {
-    numbers.pass_list(list, [&](TopLogprob& top) {
-      numbers.pass(top.token);
-      numbers.pass(top.logprob);
-    });
-  });
-  numbers.pass_list(result.stop_text);
-  numbers.pass_list(result.error);
-}
-
-void pass_results(SharedNumbers& numbers, std::vector<RequestResult>& results) {
-  numbers.pass_list(results, [&](RequestResult& result) {
-    numbers.pass(result.id);
-    numbers.pass(result.cached_tokens);
-    numbers.pass_list(result.prompt_logprobs);
-    numbers.pass_list(result.sequences,
-                      [&](SequenceResult& sequence) { pass_sequence(numbers, sequence); });
-  });
-}
-
-void tell(RequestSink& sink, RequestResult result) {
-  for (const SequenceResult& sequence : result.sequences) {
-    for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
-      std::span<const TopLogprob> top;
-      if (i < sequence.top_logprobs.size()) top = sequence.top_logprobs[i];
-      sink.on_token({.request = result.id,
-                     .index = sequence.index,
-                     .token = sequence.tokens[i],
-                     .logprob = sequence.logprobs[i],
-                     .weights_version = sequence.weights_versions[i],
-                     .top = top});
-    }
-  }
-  sink.on_finished(std::move(result));
-}
-
-}  // namespace
-
-// What the replicas have finished goes to world rank 0, from the first rank of each.
+// Each replica's first rank sends its news to world rank 0.
 void InferenceEngine::deliver(RequestSink& sink) {
   const MeshShape& mesh = model_.mesh().shape();
-  if (mesh.dp == 1) return;
   Group& world = model_.mesh().world().host();
-  std::vector<RequestResult> own = std::exchange(finished_, {});
-  for (std::int64_t dp = 0; dp < mesh.dp; ++dp) {
+  for (std::int64_t dp = 1; dp < mesh.dp; ++dp) {
     auto first = static_cast<int>(rank_of(mesh, {0, 0, dp, 0}));
-    if (first != 0 && world.rank() == first) {
+    if (world.rank() == first) {
       SharedNumbers numbers(true);
-      std::vector<RequestResult> sent = own;
-      pass_results(numbers, sent);
+      pass_news(numbers, news_);
       numbers.send(world, 0);
+      news_ = {};
     }
-    if (first != 0 && world.rank() == 0) {
+    if (world.rank() == 0) {
       SharedNumbers numbers(false);
       numbers.receive(world, first);
-      std::vector<RequestResult> theirs;
-      pass_results(numbers, theirs);
-      for (RequestResult& result : theirs) tell(sink, std::move(result));
+      StepNews theirs;
+      pass_news(numbers, theirs);
+      theirs.tell(sink);
     }
   }
-  for (RequestResult& result : own) sink.on_finished(std::move(result));
 }
 
-void InferenceEngine::pause(RequestSink& sink) {
+void InferenceEngine::pause(RequestSink& client) {
+  Reporter sink(*this, client);
   while (runner_->in_flight() > 0) process(runner_->finish(), sink);
   deliver(sink);
   runner_->drop_graphs();

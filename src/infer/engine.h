@@ -18,6 +18,7 @@
 #include "infer/model_runner.h"
 #include "infer/request.h"
 #include "infer/scheduler.h"
+#include "infer/step_news.h"
 #include "parallel/rank_model.h"
 
 namespace bev {
@@ -32,7 +33,8 @@ struct InferenceOptions {
   std::int64_t kv_cache_tokens = 0;       // 0: what fits into memory, or wanted_tokens
   std::int64_t wanted_tokens = 0;         // more would not be used; 0: not known
   bool prefix_cache = true;
-  bool token_counts = true;  // requests may have penalties
+  bool token_counts = true;      // requests may have penalties
+  bool chosen_adapters = false;  // requests choose one of the model's adapters, or none
   // The next step is launched before the tokens of the last are known; absent: where the device
   // works asynchronously.
   std::optional<bool> overlap = {};
@@ -70,16 +72,16 @@ class InferenceEngine {
   // Ends a request with what it has so far, at the next step. World rank 0 decides.
   void cancel(RequestId id);
 
-  // Computes one step. Returns false when no rank has anything left to do. World rank 0 receives
-  // tokens and results of all requests, other ranks those of their replica; tokens of another
-  // replica come when their request is finished. While paused nothing is computed.
-  bool step(RequestSink& sink);
+  // Computes one step. Returns false when no rank has anything left to do. World rank 0 hears of
+  // all requests, step by step, other ranks of those of their replica. While paused nothing is
+  // computed.
+  bool step(RequestSink& client);
   // Steps until nothing is left.
   void run(RequestSink& sink);
 
   // Waits for the steps under way; step() then does nothing before resume(). CUDA graphs are
   // dropped, so that the memory of steps can serve training.
-  void pause(RequestSink& sink);
+  void pause(RequestSink& client);
   void resume() { paused_ = false; }
   bool paused() const { return paused_; }
   // The weights changed in place: cached prefixes are forgotten, and tokens from now on carry the
@@ -90,6 +92,7 @@ class InferenceEngine {
   void reset_prefix_cache() { pool_->reset_prefix_cache(); }
 
  private:
+  class Reporter;
   using Ending = std::pair<RequestId, FinishReason>;
 
   void plan_pools();
@@ -99,14 +102,15 @@ class InferenceEngine {
   std::vector<Ending> shared_endings();
   void end_request(ActiveRequest& request, FinishReason reason, RequestSink& sink);
   std::vector<std::int64_t> expert_tokens(std::int64_t own);
-  bool compute_step();
+  bool compute_step(RequestSink& sink);
   void process(StepResults results, RequestSink& sink);
   void take_token(Sequence& sequence, SelectedToken selected, RequestSink& sink);
   void end_sequence(Sequence& sequence, FinishReason reason, RequestSink& sink);
   void finish_request(ActiveRequest& request, RequestSink& sink);
   void take_logits(Sequence& sequence, SelectedToken selected, RequestSink& sink);
   void advance_beams(ActiveRequest& request, RequestSink& sink);
-  void finish_beams(ActiveRequest& request, FinishReason reason, RequestSink& sink);
+  void finish_beams(ActiveRequest& request, FinishReason reason, RequestSink& sink,
+                    const std::string& error = {});
   void deliver(RequestSink& sink);
   bool busy_anywhere();
 
@@ -117,8 +121,8 @@ class InferenceEngine {
   std::unique_ptr<ModelRunner> runner_;
   std::vector<std::shared_ptr<ActiveRequest>> requests_;  // unfinished, in order of arrival
   std::vector<Ending> endings_;                           // wanted by this rank
-  std::vector<std::pair<RequestId, double>> deadlines_;   // of all replicas' requests
-  std::vector<RequestResult> finished_;                   // of this replica, in this step
+  std::vector<std::pair<RequestId, double>> deadlines_;   // of all replicas; on world rank 0
+  StepNews news_;                                         // not yet sent to world rank 0
   RequestId next_id_ = 0;
   EngineStatistics statistics_;
   std::int64_t weights_version_ = 0;

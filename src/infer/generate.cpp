@@ -37,6 +37,9 @@ class Collector : public RequestSink {
   Collector(RequestId first, std::size_t count, RequestSink* next)
       : first_(first), next_(next), results_(count) {}
 
+  void on_started(RequestId id) override {
+    if (next_ != nullptr) next_->on_started(id - first_);
+  }
   void on_token(const TokenEvent& event) override {
     TokenEvent seen = event;
     seen.request -= first_;

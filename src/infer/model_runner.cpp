@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "autograd/recompute.h"
 #include "base/divide.h"
 #include "base/error.h"
+#include "base/scoped_value.h"
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
+#include "kernels/embedding.h"
 #include "models/rope.h"
 #include "ops/collective.h"
 #include "ops/loss.h"
-#include "ops/token_log_probs.h"
 
 namespace bev {
 
@@ -49,17 +51,22 @@ void move_rows(Context& ctx, const Tensor& x, std::int64_t from, std::int64_t to
                           x.view().rows(to, to + count));
 }
 
-std::vector<double> download_wide(Context& ctx, const Tensor& x) {
-  if (x.dtype() == Dtype::kF64) return ctx.download<double>(x);
-  const std::vector<float> values = ctx.download<float>(x);
-  return {values.begin(), values.end()};
-}
-
 std::int64_t blocks_rounded(std::int64_t blocks) {
   constexpr std::int64_t kLeast = 16;
   return static_cast<std::int64_t>(
       std::bit_ceil(static_cast<std::uint64_t>(std::max(blocks, kLeast))));
 }
+
+// Rows are computed with the adapters that they choose; null: with the only one.
+class AdapterScope {
+ public:
+  AdapterScope(Context& ctx, const AdapterRows* rows)
+      : on_(ctx.adapters, ctx.adapters || rows != nullptr), rows_(ctx.adapter_rows, rows) {}
+
+ private:
+  ScopedValue<bool> on_;
+  ScopedValue<const AdapterRows*> rows_;
+};
 
 }  // namespace
 
@@ -148,15 +155,16 @@ BatchShape ModelRunner::padded(const BatchShape& shape) const {
   return to;
 }
 
-// Frequencies that follow from lengths, and the slots of recurrent states, are known to the host
-// alone.
+// Frequencies that follow from lengths, the slots of recurrent states and the rows of adapters are
+// known to the host alone.
 bool ModelRunner::replayable(const StepPlan& plan) const {
-  return model_.rank().can_capture() && model_.mesh().world().size() == 1 && !slot_states_ &&
+  return !options_.chosen_adapters && model_.rank().can_capture() &&
+         model_.mesh().world().size() == 1 && !slot_states_ &&
          !rope_depends_on_length(model_.options().model) &&
          std::ranges::all_of(plan.runs, [](const ScheduledRun& run) {
            const Request& asked = run.sequence->asked();
            return run.count == 1 && run.selects && run.forks.empty() && !asked.wants_logits() &&
-                  asked.top_logprobs == 0;
+                  asked.top_logprobs == 0 && asked.logprob_tokens.empty();
          });
 }
 
@@ -243,28 +251,24 @@ Var ModelRunner::hidden_states(const MicroBatch& batch, const DecodeStep& step) 
   return hidden;
 }
 
-// The likeliest tokens of each row: their logits, and the loss of the first, from which the
-// log-probabilities of the others follow.
-void ModelRunner::find_top(const Tensor& raw, const Tensor& logits, SelectionOutputs& outputs,
-                           std::int64_t top) {
+// The logits of Request::logprob_tokens: rows of a table that is one column wide.
+void ModelRunner::gather_asked(const Tensor& logits, StepFlight& flight) {
   Context& ctx = model_.ctx();
-  const std::int64_t rows = logits.shape()[0];
-  ctx.kernels.sampling.top_logits(
-      ctx.stream, {.logits = logits,
-                   .values = outputs.top_values.rows(0, rows * top).reshape({rows, top}),
-                   .ids = outputs.top_ids.rows(0, rows * top).reshape({rows, top})});
-  Tensor first = ctx.allocate(Dtype::kI32, {rows}, "logits");
-  ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = outputs.top_ids.view().data,
-                                                 .dst = first.view().data,
-                                                 .dtype = Dtype::kI32,
-                                                 .rows = rows,
-                                                 .columns = 1,
-                                                 .src_stride = top,
-                                                 .dst_stride = 1});
-  Tensor copy = ctx.allocate(raw.dtype(), raw.shape(), "logits");
-  ctx.kernels.device.copy(ctx.stream, raw, copy);
-  token_losses(ctx, copy, first.as<std::int32_t>(), model_.stage().head(),
-               outputs.first_losses.rows(0, rows));
+  const std::int64_t columns = logits.shape()[1], all = logits.numel();
+  BEV_CHECK(all <= std::numeric_limits<std::int32_t>::max(), ErrorKind::kInternal,
+            "logprob tokens: ", logits.shape(), " are more logits than an index counts");
+  std::vector<std::int32_t> places;
+  for (std::size_t i = 0; i < flight.results.selecting.size(); ++i) {
+    for (std::int32_t token : flight.results.selecting[i]->asked().logprob_tokens) {
+      places.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(i) * columns + token));
+    }
+  }
+  if (places.empty()) return;
+  Tensor index = ctx.upload<std::int32_t>(places, "batch");
+  flight.asked_logits = ctx.allocate(logits.dtype(), {std::ssize(places), 1}, "logits");
+  ctx.kernels.embedding.forward(ctx.stream, {.index = index.as<std::int32_t>(),
+                                             .weight = logits.reshape({all, 1}),
+                                             .out = flight.asked_logits});
 }
 
 // Selects the token of each row and computes its log-probability as the training loss does.
@@ -280,7 +284,10 @@ void ModelRunner::select(const Var& hidden, const BatchInputs& inputs, const Bat
   Tensor raw = raw_logits(ctx, entered, stage.head());
   Tensor logits = gather_vocabulary(ctx, final_logits(ctx, raw, stage.head()),
                                     model_.options().model.vocab_size);
-  if (flight != nullptr && flight->top > 0) find_top(raw, logits, outputs, flight->top);
+  if (flight != nullptr && flight->top > 0) {
+    find_top_tokens(ctx, raw, logits, stage.head(), outputs.top(rows, flight->top));
+    gather_asked(logits, *flight);
+  }
   auto* tokens = outputs.tokens.as<std::int32_t>();
   const View counts = values.shape.penalises ? counts_.view() : View();
   sampling.select(ctx.stream, {.logits = logits,
@@ -300,24 +307,14 @@ void ModelRunner::select(const Var& hidden, const BatchInputs& inputs, const Bat
   token_losses(ctx, raw, tokens, stage.head(), outputs.losses.rows(0, rows));
 }
 
-// Log-probabilities of the prompt tokens of runs that want them, from the rows before them.
 void ModelRunner::score_prompts(const Var& hidden, const BatchValues& values, StepFlight& flight) {
-  Context& ctx = model_.ctx();
-  const ModelStage& stage = model_.stage();
   for (std::size_t i = 0; i < flight.results.runs.size(); ++i) {
     const ScheduledRun& run = flight.results.runs[i];
     const Sequence& sequence = *run.sequence;
     if (!sequence.asked().prompt_logprobs || run.begin >= sequence.prompt_tokens - 1) continue;
-    std::int64_t count = std::min(run.count, sequence.prompt_tokens - 1 - run.begin);
-    auto next =
-        std::span(sequence.tokens)
-            .subspan(static_cast<std::size_t>(run.begin + 1), static_cast<std::size_t>(count));
-    Tensor targets = ctx.upload<std::int32_t>(next, "batch");
     const std::int64_t row = values.runs[i].q_begin;
-    Var rows{hidden.tensor.rows(row, row + count), hidden.placement, -1, nullptr};
-    Var entered = enter_tensor_parallel(ctx, stage.final_states(ctx, rows), count);
-    Var log_probs = token_log_probs(ctx, entered, targets, stage.head());
-    flight.results.prompt_logprobs[i] = download_wide(ctx, log_probs.tensor);
+    Var rows{hidden.tensor.rows(row, row + run.count), hidden.placement, -1, nullptr};
+    flight.results.prompts[i] = score_prompt(model_, rows, run);
   }
 }
 
@@ -330,6 +327,7 @@ void ModelRunner::compute(const BatchInputs& inputs, const BatchValues& values,
                                             .slots = inputs.token_slots.as<std::int32_t>(),
                                             .n = values.shape.tokens,
                                             .last = last_tokens_.as<std::int32_t>()});
+  const AdapterScope adapters(ctx, options_.chosen_adapters ? &values.adapter_rows : nullptr);
   Var hidden = hidden_states(batch, step);
   if (!model_.stage().range().last) return;
   if (flight != nullptr) score_prompts(hidden, values, *flight);
@@ -384,13 +382,20 @@ void ModelRunner::launch(const StepPlan& plan, const std::vector<std::int64_t>& 
   copy_blocks(plan);
   copy_slots(plan);
   BatchValues values(plan, options_.block_tokens, dynamic_rope_);
+  if (options_.chosen_adapters) {
+    values.choose_adapters(plan, model_.options().model.more_loras.size() + 1);
+  }
   set_counts(values);
   auto flight = std::make_unique<StepFlight>();
   flight->results.selecting = values.selecting;
   flight->results.runs = plan.runs;
-  flight->results.prompt_logprobs.resize(plan.runs.size());
+  for (const ScheduledRun& run : plan.runs) {
+    flight->results.prompts.push_back({run.sequence->request});
+  }
   for (const Sequence* sequence : values.selecting) {
-    flight->top = std::max(flight->top, sequence->asked().top_logprobs);
+    // Log-probabilities of any tokens follow from that of the likeliest.
+    const std::int64_t least = sequence->asked().logprob_tokens.empty() ? 0 : 1;
+    flight->top = std::max({flight->top, sequence->asked().top_logprobs, least});
     flight->wants_logits = flight->wants_logits || sequence->asked().wants_logits();
   }
   if (replayable(plan)) {
@@ -409,9 +414,16 @@ void ModelRunner::launch(const StepPlan& plan, const std::vector<std::int64_t>& 
   flights_.push_back(std::move(flight));
 }
 
+AdapterRows ModelRunner::no_adapter_rows() const {
+  AdapterRows none;
+  none.of.resize(model_.options().model.more_loras.size() + 1);
+  return none;
+}
+
 void ModelRunner::warm_up(std::int64_t tokens, std::int64_t selections) {
   Context& ctx = model_.ctx();
   BatchValues values;
+  values.adapter_rows = no_adapter_rows();
   BatchShape shape{.tokens = tokens,
                    .runs = 1,
                    .table_stride = 1,
@@ -452,6 +464,8 @@ void ModelRunner::launch_idle(const std::vector<std::int64_t>& expert_tokens) {
   inputs.upload(ctx, values);
   MicroBatch batch = make_batch(inputs, values);
   batch.layout.expert_tokens = expert_tokens;
+  const AdapterRows none = no_adapter_rows();
+  const AdapterScope adapters(ctx, options_.chosen_adapters ? &none : nullptr);
   hidden_states(batch, make_step(inputs, values));
 }
 

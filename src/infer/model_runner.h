@@ -20,8 +20,11 @@ struct RunnerOptions {
   std::int64_t blocks = 0;  // without the null block
   std::int64_t block_tokens = 64;
   std::int64_t slots = 1;
-  std::int64_t max_top_logprobs = 20;
+  std::int64_t max_top_logprobs = kMostTopLogprobs;
   bool token_counts = true;  // penalties may be asked for
+  // Requests choose one of the model's adapters or none (CacheKey::adapter); otherwise the model's
+  // only one applies to all.
+  bool chosen_adapters = false;
 };
 
 class ModelRunner {
@@ -63,15 +66,15 @@ class ModelRunner {
   DecodeStep make_step(const BatchInputs& inputs, const BatchValues& values) const;
   void bound_keys(DecodeStep& step) const;
   Var hidden_states(const MicroBatch& batch, const DecodeStep& step);
-  void find_top(const Tensor& raw, const Tensor& logits, SelectionOutputs& outputs,
-                std::int64_t top);
   void select(const Var& hidden, const BatchInputs& inputs, const BatchValues& values,
               SelectionOutputs& outputs, StepFlight* flight);
+  void gather_asked(const Tensor& logits, StepFlight& flight);
   void score_prompts(const Var& hidden, const BatchValues& values, StepFlight& flight);
   // flight: null for a graph, which serves only plain selections.
   void compute(const BatchInputs& inputs, const BatchValues& values, const MicroBatch& batch,
                const DecodeStep& step, SelectionOutputs& outputs, StepFlight* flight);
   void replay(BatchValues& values, StepFlight& flight);
+  AdapterRows no_adapter_rows() const;
   std::unique_ptr<SelectionOutputs> take_outputs(std::int64_t rows);
 
   RankModel& model_;

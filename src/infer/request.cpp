@@ -19,17 +19,15 @@ void check_ids(const ModelConfig& model, std::span<const std::int32_t> ids,
 
 void check_length(const ModelConfig& model, const Request& request, const std::string& what) {
   auto length = std::ssize(request.prompt);
-  bool learned = model.position_embedding_type == PositionKind::kLearned;
-  std::int64_t most =
-      learned ? model.max_position_embeddings : std::numeric_limits<std::int32_t>::max();
+  bool limited = model.longest_sequence() > 0;
+  std::int64_t most = limited ? model.longest_sequence() : std::numeric_limits<std::int32_t>::max();
   if (length + request.max_new_tokens <= most) return;
   std::string cure = length < most
                          ? concat("--max-new-tokens may be at most ", most - length, " with it")
                          : concat("shorten it below ", most, " tokens");
   BEV_FAIL(ErrorKind::kConfig, "--max-new-tokens: ", what, " of ", length, " tokens and ",
            request.max_new_tokens, " new ones exceed the ", most,
-           learned ? " learned positions of the model (max_position_embeddings); " : " possible; ",
-           cure);
+           limited ? concat(" ", model.longest_sequence_reason(), "; ") : " possible; ", cure);
 }
 
 }  // namespace
@@ -47,16 +45,28 @@ void check_request(const ModelConfig& model, const Request& request, const std::
   BEV_CHECK(request.top_logprobs >= 0 && request.top_logprobs <= kMostTopLogprobs,
             ErrorKind::kConfig, "top logprobs: ", request.top_logprobs, " is not between 0 and ",
             kMostTopLogprobs);
+  BEV_CHECK(request.prompt_top_logprobs >= 0 && request.prompt_top_logprobs <= kMostTopLogprobs,
+            ErrorKind::kConfig, "prompt top logprobs: ", request.prompt_top_logprobs,
+            " is not between 0 and ", kMostTopLogprobs);
+  BEV_CHECK(request.prompt_logprobs || request.prompt_top_logprobs == 0, ErrorKind::kConfig,
+            "prompt top logprobs: need prompt_logprobs");
+  BEV_CHECK(std::ssize(request.logprob_tokens) <= kMostLogprobTokens, ErrorKind::kConfig,
+            "logprob tokens: ", request.logprob_tokens.size(), " are more than ",
+            kMostLogprobTokens);
   for (const std::string& text : request.stop) {
     BEV_CHECK(!text.empty(), ErrorKind::kConfig, "--stop: a stop text is empty");
   }
   check_sampling(request.sampling, model.vocab_size);
   check_ids(model, request.prompt, what);
   check_ids(model, request.stop_tokens, "--stop-token-ids");
+  check_ids(model, request.logprob_tokens, "the list of logprob tokens");
   check_rules(request.rules, model.vocab_size);
   check_length(model, request, what);
   if (!request.beams) return;
   check_beams(*request.beams);
+  BEV_CHECK(request.max_new_tokens >= 1, ErrorKind::kConfig,
+            "--max-new-tokens: ", request.max_new_tokens,
+            " is not a number from 1 on, which beams need");
   BEV_CHECK(request.n == 1, ErrorKind::kConfig,
             "--n: is for sampling; --num-return-sequences says "
             "how many of the beams are returned");
@@ -77,6 +87,7 @@ BeamSearchArgs beam_search_of(const Request& request) {
   args.max_new_tokens = request.max_new_tokens;
   args.min_new_tokens = request.min_new_tokens;
   args.logit_bias = request.sampling.logit_bias;
+  args.allowed_tokens = request.sampling.allowed_tokens;
   args.repetition_penalty = request.sampling.repetition_penalty;
   return args;
 }

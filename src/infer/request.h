@@ -16,7 +16,7 @@ namespace bev {
 
 struct ModelConfig;
 
-inline constexpr std::int64_t kMostTopLogprobs = 20;
+inline constexpr std::int64_t kMostTopLogprobs = 20, kMostLogprobTokens = 128;
 
 struct Request {
   std::vector<std::int32_t> prompt;
@@ -31,14 +31,16 @@ struct Request {
   std::optional<BeamOptions> beams;       // beam search instead of sampling; n is 1
   SequenceRules rules;
   bool prompt_logprobs = false;
-  std::int64_t top_logprobs = 0;  // likeliest tokens reported with each new one
-  std::int64_t priority = 0;      // the lowest goes first; equal ones in order of arrival
-  double deadline = 0;            // on monotonic_seconds(); 0: none
+  std::int64_t prompt_top_logprobs = 0;  // with them: likeliest tokens at each place of the prompt
+  std::int64_t top_logprobs = 0;         // likeliest tokens reported with each new one
+  std::vector<std::int32_t> logprob_tokens;  // also reported with each new one
+  std::int64_t priority = 0;  // the lowest goes first; equal ones in order of arrival
+  double deadline = 0;        // on monotonic_seconds(); 0: none
   CacheKey cache_key;
   std::int64_t stream = 0;  // names the random numbers, with the seed and the index in n
 
   // The rule of a token follows from the one before it, so that the host must know that one first.
-  bool needs_last_token() const { return beams.has_value() || rules.no_repeat_ngram_size > 0; }
+  bool needs_last_token() const { return beams.has_value() || rules.follow_tokens(); }
   // The host receives all logits and selects.
   bool wants_logits() const { return beams.has_value(); }
   // Sequences that run at a time.
@@ -57,6 +59,8 @@ std::string_view name_of(FinishReason reason);
 
 using RequestId = std::int64_t;
 
+// In lists of the likeliest tokens the first has the largest log-probability. A token that is
+// reported more than once at a place has one number everywhere.
 struct TopLogprob {
   std::int32_t token = -1;
   double logprob = 0;
@@ -70,13 +74,14 @@ struct TokenEvent {
   double logprob = 0;
   std::int64_t weights_version = 0;  // of the weights that computed it
   std::span<const TopLogprob> top = {};
+  std::span<const TopLogprob> asked = {};  // of Request::logprob_tokens, in their order
 };
 
 struct SequenceResult {
   std::int64_t index = 0;
   std::vector<std::int32_t> tokens;  // without the prompt
   std::vector<double> logprobs;      // log-softmax of the unmodified logits
-  std::vector<std::vector<TopLogprob>> top_logprobs;
+  std::vector<std::vector<TopLogprob>> top_logprobs, asked_logprobs;
   std::vector<std::int64_t> weights_versions;
   FinishReason finish = FinishReason::kNone;
   std::string stop_text;  // of Request::stop, if one ended it
@@ -88,13 +93,17 @@ struct RequestResult {
   RequestId id = 0;
   std::vector<SequenceResult> sequences;  // by index
   std::vector<double> prompt_logprobs;    // of prompt tokens from the second on, if asked for
-  std::int64_t cached_tokens = 0;         // of the prompt, found in the prefix cache
+  std::vector<std::vector<TopLogprob>> prompt_top_logprobs;  // at the same places
+  std::int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache
 };
 
-// Receives tokens and results as they come. Calls come from within InferenceEngine::step.
+// Receives tokens and results as they come. Calls come from within InferenceEngine::step. The
+// tokens of beams are known only when they are finished, and come with the result alone.
 class RequestSink {
  public:
   virtual ~RequestSink() = default;
+  // The first sequence of a request no longer waits; never called for one that ends before.
+  virtual void on_started(RequestId) {}
   virtual void on_token(const TokenEvent&) {}
   virtual void on_finished(RequestResult) {}
 };

@@ -1,9 +1,12 @@
 #include "infer/sampler.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "kernels/sampling.h"
 
 namespace bev {
 
@@ -17,6 +20,30 @@ void check_rules(const SequenceRules& rules, std::int64_t vocabulary) {
   };
   check_forced("--forced-bos-token-id", rules.forced_bos_token);
   check_forced("--forced-eos-token-id", rules.forced_eos_token);
+  for (const std::vector<std::int32_t>& sequence : rules.banned) {
+    BEV_CHECK(!sequence.empty(), ErrorKind::kConfig, "banned tokens: a sequence is empty");
+    for (std::int32_t token : sequence) {
+      BEV_CHECK(token >= 0 && token < vocabulary, ErrorKind::kInput, "banned tokens: token ", token,
+                " is outside of the vocabulary of ", vocabulary);
+    }
+  }
+}
+
+bool SequenceRules::follow_tokens() const {
+  return no_repeat_ngram_size > 0 ||
+         std::ranges::any_of(banned, [](const auto& sequence) { return sequence.size() > 1; });
+}
+
+std::vector<std::int32_t> banned_after(std::span<const std::int32_t> tokens,
+                                       const SequenceRules& rules) {
+  std::vector<std::int32_t> last;
+  for (const std::vector<std::int32_t>& sequence : rules.banned) {
+    const std::span<const std::int32_t> before = std::span(sequence).first(sequence.size() - 1);
+    const bool follows =
+        before.size() <= tokens.size() && std::ranges::equal(before, tokens.last(before.size()));
+    if (follows) last.push_back(sequence.back());
+  }
+  return last;
 }
 
 void check_sampling(const SamplingOptions& options, std::int64_t vocabulary) {
@@ -42,6 +69,21 @@ void check_sampling(const SamplingOptions& options, std::int64_t vocabulary) {
     BEV_CHECK(usable, ErrorKind::kInput, "--logit-bias: token ", edit.token, " has the bias ",
               edit.bias, ", which is not a number");
   }
+  for (std::int32_t token : options.allowed_tokens) {
+    BEV_CHECK(token >= 0 && token < vocabulary, ErrorKind::kInput, "allowed tokens: token ", token,
+              " is outside of the vocabulary of ", vocabulary);
+  }
+}
+
+std::vector<LogitEdit> allowed_biases(const SamplingOptions& options) {
+  if (options.allowed_tokens.empty()) return options.logit_bias;
+  std::vector<std::int32_t> allowed = options.allowed_tokens;
+  std::ranges::sort(allowed);
+  std::vector<LogitEdit> biases;
+  std::ranges::copy_if(options.logit_bias, std::back_inserter(biases), [&](const LogitEdit& edit) {
+    return std::ranges::binary_search(allowed, edit.token);
+  });
+  return biases;
 }
 
 double random_fraction(std::uint64_t seed, const TokenPlace& place) {

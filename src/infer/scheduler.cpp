@@ -207,6 +207,7 @@ bool Scheduler::admit(Sequence& sequence, StepPlan& plan) {
     return false;
   }
   std::erase(waiting_, &sequence);
+  if (!std::exchange(sequence.request->started, true)) plan.started.push_back(sequence.request->id);
   if (pool_.options().prefix_cache && reads_cache) plan.prefix_queries += sequence.length();
   plan.prefix_hits += std::ssize(known) * pool_.options().block_tokens;
   sequence.known_blocks = std::ssize(known);

@@ -41,6 +41,7 @@ struct StepPlan {
   std::vector<ScheduledRun> runs;  // those of one token first
   std::vector<BlockCopy> block_copies;
   std::vector<SlotCopy> slot_copies;
+  std::vector<RequestId> started;  // whose first sequence is admitted for the first time
   std::int64_t tokens = 0;
   std::int64_t preempted = 0;
   std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens looked up in the prefix cache, found

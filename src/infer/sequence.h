@@ -39,6 +39,7 @@ struct ActiveRequest {
   RequestId id = 0;
   Request asked;
   std::int64_t arrival = 0;
+  bool started = false;
   RequestResult result;
   std::int64_t unfinished = 0;  // sequences
   // Beam search: the live beams in the order of the search, and the logits of those that were

@@ -37,12 +37,17 @@ class SharedNumbers {
 
   // All members get the numbers of the root.
   void broadcast(Group& group, int root);
-  // From the rank that writes to the one that reads.
+  // From the rank that writes to the one that reads: one message, and another for what is more than
+  // a few numbers.
   void send(Group& group, int to);
   void receive(Group& group, int from);
 
  private:
-  View view() { return {values_.data(), Dtype::kF64, {static_cast<std::int64_t>(values_.size())}}; }
+  // The values from one on.
+  View view(std::size_t begin) {
+    return {
+        values_.data() + begin, Dtype::kF64, {static_cast<std::int64_t>(values_.size() - begin)}};
+  }
 
   bool writes_;
   std::vector<double> values_;

@@ -9,9 +9,9 @@ StopTexts::StopTexts(const Tokenizer& tokenizer, std::span<const std::int32_t> p
                      std::vector<std::string> texts)
     : stream_(tokenizer, prompt), texts_(std::move(texts)) {}
 
-std::optional<std::string> StopTexts::add(std::int32_t token) {
+std::optional<std::string> StopTexts::add(std::int32_t token, bool may_stop) {
   end_ += stream_.add(token);
-  std::size_t at = find_stop_text(end_, texts_);
+  std::size_t at = may_stop ? find_stop_text(end_, texts_) : std::string::npos;
   if (at == std::string::npos) {
     end_.erase(0, settled_length(end_, texts_));
     return std::nullopt;

@@ -18,7 +18,8 @@ class StopTexts {
             std::vector<std::string> texts);
 
   // The stop text that this token completes; the first in the text, the longest among these.
-  std::optional<std::string> add(std::int32_t token);
+  // may_stop: false where stop texts are ordinary text.
+  std::optional<std::string> add(std::int32_t token, bool may_stop);
 
  private:
   TextStream stream_;

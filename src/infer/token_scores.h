@@ -19,4 +19,10 @@ std::vector<std::vector<double>> token_scores(RankModel& model,
                                               std::span<const TokenSample> samples,
                                               std::int64_t micro_batch_size);
 
+// The scores of each document of the samples by a head for sequence classification, [labels] each,
+// on world rank 0. Collective.
+std::vector<std::vector<double>> sequence_scores(RankModel& model,
+                                                 std::span<const TokenSample> samples,
+                                                 std::int64_t micro_batch_size);
+
 }  // namespace bev
