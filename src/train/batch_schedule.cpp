@@ -137,13 +137,23 @@ std::vector<Step> make_steps(const BatchSpec& spec, Problems& problems) {
                                 "; leave one of them out"));
     }
   };
-  refuse(spec.global_batch_size > 0, "--global-batch-size");
   refuse(!spec.rampup.empty(), "--rampup-batch-size");
   refuse(spec.decrease_if_needed, "--decrease-batch-size-if-needed");
   if (!problems.empty()) return {};
 
   if (!spec.replay.empty()) return replay_steps(spec.replay);
-  if (stepped) return parse_steps(spec, problems);
+  if (stepped) {
+    std::vector<Step> steps = parse_steps(spec, problems);
+    bool same = spec.global_batch_size == 0 || steps.empty() ||
+                spec.global_batch_size == steps.back().global_batch_size;
+    if (!same) {
+      problems.push_back(concat("--global-batch-size: ", spec.global_batch_size, " is not ",
+                                steps.back().global_batch_size,
+                                ", the last batch of --step-batch-size-schedule; leave one of them "
+                                "out"));
+    }
+    return steps;
+  }
   std::int64_t target = spec.global_batch_size > 0
                             ? spec.global_batch_size
                             : spec.micro_batch_size * spec.data_parallel_size;

@@ -21,7 +21,8 @@ void save_fields(CheckpointConfig& config, FieldList& list) {
            "named it; or replace it, which keeps the old run in the folder replaced-N in --save");
   list.add("save-interval", config.save_interval, "iterations between checkpoints; 0: at the end")
       .min(0)
-      .limit(kMostIterations);
+      .limit(kMostIterations)
+      .alias("persistent-save-interval");
   list.add("save-interval-mins", config.save_interval_mins,
            "minutes between checkpoints, in addition to --save-interval; 0: off")
       .min(0);

@@ -1,5 +1,7 @@
 #include "train/config.h"
 
+#include <csignal>
+
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/text.h"
@@ -13,6 +15,13 @@ constexpr double kMaxIters = 1 << 30;
 constexpr double kMaxBatch = 1 << 24;
 constexpr double kMaxSamples = 1LL << 38;
 constexpr double kMostTokenId = 2147483647;
+
+// Scripts that keep their words in arrays pass quotes on.
+std::string unquoted(std::string_view text) {
+  bool quoted = text.size() >= 2 && text.front() == text.back() &&
+                (text.front() == '\'' || text.front() == '"');
+  return std::string(quoted ? text.substr(1, text.size() - 2) : text);
+}
 
 double samples_of(std::int64_t samples, std::int64_t iters, const BatchSchedule& batches) {
   return static_cast<double>(samples > 0 ? samples : batches.samples_after(iters));
@@ -29,8 +38,10 @@ void BatchConfig::fields(FieldList& list) {
       .min(0)
       .limit(kMaxBatch)
       .defaults_to("micro-batch-size x dp");
-  list.add("step-batch-size-schedule", step_batch_size_schedule,
-           "batch size by consumed tokens, \"0:768 250B:1536\"; instead of --global-batch-size");
+  list.add(
+      "step-batch-size-schedule", step_batch_size_schedule,
+      "batch size by consumed tokens, \"0:768 250B:1536\"; --global-batch-size is left out or the "
+      "last of them");
   list.add("rampup-batch-size", rampup_batch_size,
            "start, increment, samples: grow to --global-batch-size over so many samples")
       .min(0)
@@ -67,6 +78,9 @@ void DataConfig::fields(FieldList& list) {
            "gives --vocab-size and --eod-id, and goes into the exported model")
       .alias("tokenizer-model")
       .defaults_to("that of --hf-model; for --text bytes (256 tokens)");
+  list.add("vocab-file", vocab_file,
+           "instead of --tokenizer: GPT-2's vocabulary, with --merge-file, or BERT's vocab.txt");
+  list.add("merge-file", merge_file, "GPT-2's merges, which go with --vocab-file");
   tiktoken.fields(list);
   list.add("mock-data", mock_data, "made-up tokens, for trying a configuration");
   list.add("token-batches", token_batches,
@@ -80,8 +94,11 @@ void DataConfig::fields(FieldList& list) {
   list.add("seq-length", seq_length, "tokens of one sample")
       .min(0)
       .limit(kMaxBatch)
+      .alias("encoder-seq-length")
       .defaults_to("max-position-embeddings, at most 4096; else 1024");
-  list.add("split", split, "shares of training, validation and test").defaults_to("969,30,1");
+  list.add("split", split, "shares of training, validation and test")
+      .defaults_to("969,30,1")
+      .reads([](std::string_view value, std::string&) { return unquoted(value); });
   list.add("data-path", data_path,
            "token files of all splits: prefixes of .bin and .idx, or weights and prefixes in turn");
   list.add("train-data-path", train_data_path, "token files of training only, given likewise");
@@ -97,14 +114,19 @@ void DataConfig::fields(FieldList& list) {
       .defaults_to("cache in --save; else bevatron_cache in the current folder, for --text");
   list.add("reset-position-ids", reset_position_ids, "positions start again in every document");
   list.add("reset-attention-mask", reset_attention_mask, "tokens attend within their document");
+  list.shorthand("dataloader-inter-document-masking",
+                 {{"reset-attention-mask", "true"}, {"reset-position-ids", "true"}},
+                 "--reset-attention-mask --reset-position-ids");
   list.add("eod-mask-loss", eod_mask_loss, "no loss on what follows an end of document");
   list.add("eod-id", eod_id, "token that ends a document")
       .min(-1)
       .limit(kMostTokenId)
+      .alias("null-tokenizer-eod-id")
       .defaults_to("the tokenizer's");
   list.add("pad-id", pad_id, "token of padding, which has no loss; -1: there is none")
       .min(-1)
-      .limit(kMostTokenId);
+      .limit(kMostTokenId)
+      .alias("null-tokenizer-pad-id");
   fim.fields(list);
   list.add("sft-data", sft_data,
            "JSON lines, JSON arrays or Parquet with conversations (messages, conversations, prompt "
@@ -116,6 +138,7 @@ void DataConfig::fields(FieldList& list) {
       .defaults_to("the tokenizer's");
   list.add("sft-too-long", sft_too_long, {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}},
            "what to do with conversations longer than --seq-length");
+  preferences.fields(list);
 }
 
 void FimFlags::fields(FieldList& list) {
@@ -206,6 +229,8 @@ std::vector<std::string> DataConfig::problems() const {
   if (!token_batches.empty()) sources.push_back("--token-batches");
   if (!batches.empty()) sources.push_back("--batches");
   if (!sft_data.empty()) sources.push_back("--sft-data");
+  if (!preferences.data.empty()) sources.push_back("--data");
+  for (std::string& problem : preferences.problems()) out.push_back(std::move(problem));
   if (has_token_files()) sources.push_back(shared.empty() ? own[0] : shared[0]);
   if (sources.size() > 1) {
     out.push_back(concat(sources[0], ": excludes ", join(std::span(sources).subspan(1), " and "),
@@ -296,6 +321,11 @@ void TrainConfig::fields(FieldList& list) {
            "follow others follow");
   list.add("hf-model", hf_model, "Hugging Face folder to take shape, weights and tokenizer from");
   list.add("export-hf", export_hf, "folder to write the model to in Hugging Face's format");
+  list.add(
+      "adapter", adapter,
+      "folder of a LoRA adapter in peft's format, which goes on training; the model is frozen");
+  list.add("export-adapter", export_adapter,
+           "folder to write the trained adapter to in peft's format");
   list.add("train-iters", train_iters, "length of the run in iterations").min(0).limit(kMaxIters);
   list.add("train-samples", train_samples, "length of the run in samples")
       .min(0)
@@ -320,6 +350,13 @@ void TrainConfig::fields(FieldList& list) {
       .limit(kMaxIters)
       .defaults_to("100 when --eval-interval or --test-data-path is given");
   eval.fields(list);
+  list.add("exit-signal", exit_signal,
+           {{"SIGTERM", ExitSignal::kTerm},
+            {"SIGINT", ExitSignal::kInt},
+            {"SIGHUP", ExitSignal::kHup},
+            {"SIGUSR1", ExitSignal::kUsr1},
+            {"SIGUSR2", ExitSignal::kUsr2}},
+           "signal that ends the run after a checkpoint, besides SIGINT and SIGTERM");
   list.add("nan-policy", nan_policy, {{"stop", NanPolicy::kStop}, {"skip", NanPolicy::kSkip}},
            "after naming the first tensor with a NaN or Inf: save the state before this step and "
            "stop, or go on without the step");
@@ -330,8 +367,36 @@ void TrainConfig::fields(FieldList& list) {
       .limit(kMaxIters);
   list.add("check-for-nan-in-loss-and-grad", check_for_nan_in_loss_and_grad,
            "look for NaN and Inf in every step");
+  list.add("check-for-spiky-loss", check_for_spiky_loss,
+           "warn of a loss that is 10 times the largest of the first 100 iterations");
+  list.add("check-for-large-grads", check_for_large_grads,
+           "warn of a gradient norm that is 10 times the largest of the first 100 iterations");
+  list.add("iterations-to-skip", iterations_to_skip,
+           "iterations whose batch is read and left out: no update, no log line")
+      .min(1)
+      .limit(kMaxIters);
+  list.add("check-weight-hash-across-dp-replicas-interval", check_weight_hash_interval,
+           "iterations between comparisons of the weights of ranks that hold copies; a difference "
+           "ends the run and names the rank; 0: never")
+      .min(0)
+      .limit(kMaxIters);
+  const auto tensors = [&](const char* name, std::int64_t& interval, const char* what) {
+    list.add(name, interval,
+             concat("iterations between files of ", what,
+                    " in the folder of --save, from a pass of its own; 0: none"))
+        .min(0)
+        .limit(kMaxIters);
+  };
+  tensors("save-activations-interval", save_activations_interval, "the results of all ops");
+  tensors("save-dgrads-interval", save_dgrads_interval, "the gradients of activations");
+  tensors("save-wgrads-interval", save_wgrads_interval, "the gradients of weights");
   list.add("dry-run", dry_run, "print configuration, parameters, FLOPs and memory, start nothing");
   list.add("json", json, "print the dry run, what --skip-train or verify finds, as JSON");
+}
+
+int TrainConfig::exit_signal_number() const {
+  constexpr int kNumbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+  return kNumbers[static_cast<std::size_t>(exit_signal)];
 }
 
 std::vector<std::string> TrainConfig::resolve(bool tests) {
@@ -363,6 +428,9 @@ void LogConfig::fields(FieldList& list) {
            "iterations between reports of memory, the peak by kind; 0: none")
       .min(0)
       .limit(kMaxIters);
+  list.add("log-progress", log_progress,
+           "also a line for each checkpoint in progress.txt of --save: iteration, throughput, "
+           "floating-point operations and tokens");
   list.add("progress", progress, "live progress line, on a terminal");
   list.add("metrics-out", metrics_out,
            "JSON lines file, one line for every iteration and every evaluation; `bevatron plot` "
@@ -379,6 +447,7 @@ void ProfileConfig::fields(FieldList& list) {
   list.section("profiling");
   list.add("profile-trace", profile_trace,
            "JSON file for a trace of a few iterations, for Perfetto or chrome://tracing");
+  list.shorthand("profile", {{"profile-trace", "trace.json"}}, "--profile-trace trace.json");
   list.add("profile-step-start", profile_step_start, "iterations before the first that is traced")
       .min(0)
       .limit(kMaxIters);

@@ -12,6 +12,7 @@
 #include "tokenizer/tiktoken_options.h"
 #include "train/batch_schedule.h"
 #include "train/eval_config.h"
+#include "train/preference_config.h"
 
 namespace bev {
 
@@ -50,6 +51,7 @@ struct DataConfig {
   std::string text_key = "text";  // of objects of JSON and rows of Parquet
   std::string tokenizer;
   TiktokenOptions tiktoken;
+  std::string vocab_file, merge_file;     // files of GPT-2, or BERT's alone
   std::int64_t tokenizer_vocab_size = 0;  // 0: unknown; not a flag
   bool mock_data = false;
   std::string token_batches;    // JSON file with one list of rows per global batch
@@ -71,6 +73,7 @@ struct DataConfig {
   std::vector<std::string> sft_data, sft_valid_data;
   std::string chat_template;
   TooLong sft_too_long = TooLong::kCut;
+  PreferenceConfig preferences;
 
   void fields(FieldList& list);
   std::string split_weights() const;
@@ -121,22 +124,31 @@ struct RuntimeConfig {
 };
 
 enum class NanPolicy : std::uint8_t { kStop, kSkip };
+enum class ExitSignal : std::uint8_t { kTerm, kInt, kHup, kUsr1, kUsr2 };
 
 struct TrainConfig {
-  std::string preset;     // named model; flags override it
-  std::string hf_model;   // folder with config, weights and tokenizer
-  std::string export_hf;  // folder for the trained model
+  std::string preset;                   // named model; flags override it
+  std::string hf_model;                 // folder with config, weights and tokenizer
+  std::string export_hf;                // folder for the trained model
+  std::string adapter, export_adapter;  // folders of adapters in peft's format
   std::int64_t train_iters = 0;
   std::int64_t train_samples = 0;
   double epochs = 0;  // passes over the data, from which train_iters follows; 0: not given
   double exit_duration_in_mins = 0.0;  // 0: no limit
   std::int64_t exit_interval = 0;      // 0: none
-  std::int64_t eval_interval = 0;      // 0: no validation
-  std::int64_t eval_iters = -1;        // < 0: 100 when there is an interval
+  ExitSignal exit_signal = ExitSignal::kTerm;
+  int exit_signal_number() const;
+  std::int64_t eval_interval = 0;  // 0: no validation
+  std::int64_t eval_iters = -1;    // < 0: 100 when there is an interval
   EvalConfig eval;
   NanPolicy nan_policy = NanPolicy::kStop;
   std::int64_t max_consecutive_skips = 10;  // 0: no limit
   bool check_for_nan_in_loss_and_grad = true;
+  bool check_for_spiky_loss = false, check_for_large_grads = false;
+  std::vector<std::int64_t> iterations_to_skip = {};
+  std::int64_t check_weight_hash_interval = 0;  // 0: never
+  // Iterations between files of tensors in the folder of checkpoints; 0: none.
+  std::int64_t save_activations_interval = 0, save_dgrads_interval = 0, save_wgrads_interval = 0;
   bool dry_run = false;
   bool json = false;
 
@@ -151,6 +163,7 @@ struct LogConfig {
   bool log_throughput = false;
   bool log_params_norm = false, log_num_zeros_in_grad = false;
   std::int64_t log_memory_interval = 0;  // 0: never
+  bool log_progress = false;             // a line for each checkpoint in progress.txt
   bool progress = true;                  // live line on a terminal
   std::string metrics_out;
   std::string tensorboard_dir;

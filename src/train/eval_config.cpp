@@ -22,6 +22,10 @@ void EvalConfig::fields(FieldList& list) {
       .min(0)
       .limit(kMost)
       .defaults_to("--micro-batch-size");
+  list.add("start-eval-at-iter", start_eval_at_iter,
+           "no validation before this iteration, but for that at the end")
+      .min(0)
+      .limit(1 << 30);
   list.add("early-stop-patience", early_stop_patience,
            "stop after so many validations in a row without a better loss; 0: never")
       .min(0)

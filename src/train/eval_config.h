@@ -17,6 +17,7 @@ struct EvalConfig {
   bool full_validation = false;             // whole splits instead of eval_iters batches
   bool multiple_validation_sets = false;    // each set of validation data by itself
   std::vector<std::string> validation_set_names;
+  std::int64_t start_eval_at_iter = 0;  // the first iteration that may be followed by one
   bool skip_train = false;
   std::int64_t early_stop_patience = 0;  // validations; 0: never
 

@@ -17,7 +17,7 @@ namespace bev {
 struct EvalResult {
   std::string split;  // "valid" or "test"
   std::string name;   // of the set; "": all data of the split
-  double loss = 0;    // mean over the tokens of the set
+  double loss = 0;    // mean over the tokens of the set, or what the objective is a mean over
 
   // Name in reports: that of the split if the set has none.
   const std::string& title() const { return name.empty() ? split : name; }

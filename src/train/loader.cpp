@@ -11,6 +11,7 @@
 #include "data/gpt/epoch_samples.h"
 #include "data/mock_dataset.h"
 #include "data/token_file.h"
+#include "train/preference_data.h"
 #include "train/sft_data.h"
 #include "train/token_files.h"
 
@@ -182,26 +183,46 @@ RunData open_token_files(const DataRequest& request) {
   return data;
 }
 
-RunData open_conversations(const DataRequest& request) {
-  RunData data;
-  auto open = [&](const DataConfig& config, DataSplit split) {
-    return open_sft_data(config, split, request.vocab_size, request.seed);
-  };
-  if (request.needs.train) {
-    data.train = request.needs.conversations;
-    if (!data.train) data.train = open(request.config, DataSplit::kTrain);
-    data.epoch_samples = static_cast<double>(data.train->num_samples());
-  }
-  if (!request.needs.valid) return data;
+std::shared_ptr<const Dataset> open_rows(const DataConfig& config, DataSplit split,
+                                         std::int64_t vocab_size, std::uint64_t seed) {
+  if (!config.preferences.any()) return open_sft_data(config, split, vocab_size, seed);
+  return open_preference_data(config, split, vocab_size, seed);
+}
+
+void open_validation_rows(const DataRequest& request, RunData& data) {
   const EvalConfig& eval = request.needs.eval;
   DataConfig config = request.config;
-  std::vector<std::string> files = config.sft_valid_data;
+  std::vector<std::string>& valid =
+      config.preferences.any() ? config.preferences.valid_data : config.sft_valid_data;
+  const std::vector<std::string> files = valid;
   std::vector<std::string> names =
       eval.multiple_validation_sets ? set_names(files, eval) : std::vector<std::string>{""};
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (eval.multiple_validation_sets) config.sft_valid_data = {files[i]};
-    data.valid.push_back(make_eval_set(names[i], open(config, DataSplit::kValid), request));
+    if (eval.multiple_validation_sets) valid = {files[i]};
+    data.valid.push_back(make_eval_set(
+        names[i], open_rows(config, DataSplit::kValid, request.vocab_size, request.seed), request));
   }
+}
+
+// Conversations, or preferences.
+RunData open_conversations(const DataRequest& request) {
+  RunData data;
+  if (request.needs.train) {
+    data.train = request.needs.conversations;
+    if (!data.train) {
+      data.train = open_rows(request.config, DataSplit::kTrain, request.vocab_size, request.seed);
+    }
+    data.epoch_samples = static_cast<double>(data.train->num_samples());
+  }
+  if (request.needs.valid) open_validation_rows(request, data);
+  auto lacks_reference = [](const std::shared_ptr<const Dataset>& set) {
+    auto preferences = std::dynamic_pointer_cast<const PreferenceDataset>(set);
+    return preferences && !preferences->has_reference();
+  };
+  data.needs_reference =
+      lacks_reference(data.train) || std::ranges::any_of(data.valid, [&](const EvalSet& set) {
+        return lacks_reference(set.data);
+      });
   return data;
 }
 
@@ -235,7 +256,9 @@ SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches,
     needs.train = train.train_samples > 0 ? train.train_samples : batches.samples_after(iterations);
   }
   if (train.eval_interval > 0) {
-    needs.valid = (iterations / train.eval_interval + 1) * needs.evaluation;
+    std::int64_t left_out = train.eval.start_eval_at_iter / train.eval_interval;
+    std::int64_t times = std::max<std::int64_t>(iterations / train.eval_interval - left_out, 0) + 1;
+    needs.valid = times * needs.evaluation;
   }
   if (train.eval_iters > 0 || train.eval.full_validation) needs.test = needs.evaluation;
   return needs;
@@ -247,7 +270,7 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
   RunData data;
   if (config.has_token_files()) {
     data = open_token_files(request);
-  } else if (!config.sft_data.empty()) {
+  } else if (!config.sft_data.empty() || config.preferences.any()) {
     data = open_conversations(request);
   } else {
     BEV_CHECK(config.mock_data, ErrorKind::kInternal, "there is no data to open");
@@ -260,7 +283,7 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
 DataLength samples_of_epochs(const DataConfig& config, double epochs, std::int64_t vocab_size,
                              std::uint64_t seed) {
   if (!config.has_token_files()) {
-    auto data = open_sft_data(config, DataSplit::kTrain, vocab_size, seed);
+    auto data = open_rows(config, DataSplit::kTrain, vocab_size, seed);
     double samples = epochs * static_cast<double>(data->num_samples());
     return {static_cast<std::int64_t>(std::floor(samples + 1e-9)), false, data};
   }
@@ -278,18 +301,39 @@ Loader::Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
       reader_({std::move(data), std::move(order), batches, ctx.mesh.at().dp, ctx.mesh.shape().dp},
               consumed_samples, ahead) {}
 
+namespace {
+void add_lengths(std::span<const TokenSample> samples, std::array<double, 2>& sums) {
+  for (const TokenSample& sample : samples) {
+    for (std::int32_t length : sample.documents) {
+      sums[0] += length;
+      sums[1] += static_cast<double>(length) * length;
+    }
+  }
+}
+}  // namespace
+
 StepBatch Loader::next(Context& ctx) {
   BatchSize size = batches_.at(consumed_samples_);
   StepBatch step;
+  std::array<double, 2> lengths{};  // of this rank's samples: their sum, and that of squares
   for (std::int64_t m = 0; m < size.micro_batches; ++m) {
     std::int64_t first = (m * ctx.mesh.shape().dp + ctx.mesh.at().dp) * batches_.micro_batch_size();
-    step.micro_batches.push_back(make_micro_batch(ctx, reader_.next(), first, mtp_));
+    std::vector<TokenSample> samples = reader_.next();
+    if (seq_length_ == 0) add_lengths(samples, lengths);
+    step.micro_batches.push_back(make_micro_batch(ctx, samples, first, mtp_));
+  }
+  step.samples = size.running;
+  consumed_samples_ += size.running;
+  if (seq_length_ == 0) {
+    View sums{lengths.data(), Dtype::kF64, {2}};
+    ctx.mesh.dp().host().all_reduce(sums, Reduction::kSum, "lengths of the batch").wait();
+    step.tokens = std::llround(lengths[0]);
+    step.squared_lengths = lengths[1];
+    return step;
   }
   auto length = static_cast<double>(seq_length_);
-  step.samples = size.running;
   step.tokens = size.running * seq_length_;
   step.squared_lengths = static_cast<double>(size.running) * length * length;
-  consumed_samples_ += size.running;
   return step;
 }
 

@@ -34,6 +34,7 @@ struct RunData {
   double epoch_samples = 0;          // training samples of one pass over the data; 0: unknown
   std::vector<EvalSet> valid, test;  // may be empty
   std::shared_ptr<const std::vector<GlobalBatch>> replay;  // instead of datasets
+  bool needs_reference = false;  // preferences without log-probabilities of a reference
 };
 
 // Number of samples of a run by Megatron's rule, on which the order of token files depends.

@@ -99,13 +99,14 @@ std::string IterationLog::line(std::string_view timestamp) {
   put(" global batch size: {:5d} |", last_.global_batch_size);
   for (const Metric& sum : loss_sums_) {
     double average = sum.value / static_cast<double>(std::max<std::int64_t>(advanced_, 1));
-    if (average >= 0.0) put(" {}: {:.6E} |", sum.name, average);
+    if (std::isfinite(average)) put(" {}: {:.6E} |", sum.name, average);
     if (&sum == &loss_sums_.front()) last_loss_ = average;
   }
   put(" loss scale: {:.1f} |", last_.loss_scale);
   for (const Metric& metric : last_.metrics) {
     int decimals = metric.style == MetricStyle::kCount ? 0 : 3;
-    if (!is_loss(metric)) put(" {}: {:.{}f} |", metric.name, metric.value, decimals);
+    bool shown = !is_loss(metric) && metric.style != MetricStyle::kHidden;
+    if (shown) put(" {}: {:.{}f} |", metric.name, metric.value, decimals);
   }
   if (!last_.routers.empty()) {
     put("{}{}", expert_text(last_.routers), dropped_text(last_.routers));

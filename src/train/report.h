@@ -51,8 +51,8 @@ struct ReportOptions {
 };
 
 // Accumulates iterations into Megatron's log line: losses averaged over iterations not skipped,
-// time and throughput over all, other values from the last. Averages that are negative, NaN or over
-// no iteration are omitted.
+// time and throughput over all, other values from the last. Averages that are not finite or over no
+// iteration are omitted.
 class IterationLog {
  public:
   explicit IterationLog(const ReportOptions& options) : options_(options) {}

@@ -6,12 +6,14 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "bridge/adapter_start.h"
 #include "checkpoint/agreement.h"
 #include "checkpoint/config_copy.h"
 #include "checkpoint/local_tier.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/restore.h"
 #include "checkpoint/step_folders.h"
+#include "nn/adapter.h"
 
 namespace bev {
 
@@ -63,6 +65,9 @@ bool of_schedules(std::string_view flag) {
 TrainingState load_from(CheckpointReader& reader, Engine& engine, const CheckpointConfig& config,
                         const std::vector<ConfigEntry>& run) {
   std::vector<ValueDifference> differences = config_differences(reader.manifest().config, run);
+  if (reader.foreign() != nullptr) {  // it does not have all of our flags
+    std::erase_if(differences, [](const auto& value) { return !value.in_both; });
+  }
   if (config.override_opt_param_scheduler) {
     std::erase_if(differences, [](const auto& value) { return of_schedules(value.name); });
   }
@@ -71,7 +76,19 @@ TrainingState load_from(CheckpointReader& reader, Engine& engine, const Checkpoi
   if (first && !changes.empty()) {
     log_info(concat("the configuration differs from that of ", reader.folder(), ":\n", changes));
   }
+  if (first && reader.foreign() != nullptr) {
+    for (const std::string& what : reader.foreign()->ignored) log_info("not loaded: " + what);
+  }
+  const bool adapted = std::ranges::any_of(
+      reader.manifest().tensors, [](const auto& tensor) { return is_adapter_name(tensor.first); });
+  const bool begins_adapters = engine.model().options().model.lora.used() && !adapted;
+  BEV_CHECK(!begins_adapters || config.finetune, ErrorKind::kConfig, "--load ", config.load,
+            ": the run trained no adapters; add ", "--finetune to begin some for its model");
   restore_tensors(engine, reader, config.load_optim && !config.finetune);
+  if (begins_adapters) {
+    start_adapter(engine.model());
+    engine.weights_written();
+  }
   return reader.manifest().state;
 }
 

@@ -70,6 +70,9 @@ RunReports::RunReports(const LogConfig& log, const ReportOptions& options,
   if (!log.tensorboard_dir.empty()) {
     tensorboard_ = std::make_unique<TensorBoardWriter>(log.tensorboard_dir);
   }
+  if (log.log_progress && !history.save.empty()) {
+    progress_log_ = std::make_unique<ProgressLog>(history.save, options.world_size);
+  }
   if (log.progress) progress_ = std::make_unique<ProgressLine>(options.train_iterations);
   tensorboard_interval_ = std::max<std::int64_t>(log.tensorboard_log_interval, 1);
 }
@@ -94,6 +97,11 @@ void RunReports::step(const StepReport& report) {
   if (log_.due() || report.iteration == options_.train_iterations) write_line();
   if (std::string left = time_left_.add(report); !left.empty()) log_info(left);
   if (progress_) progress_->update(report);
+  if (progress_log_) progress_log_->step(report.iteration, report.consumed_tokens, report.flops);
+}
+
+void RunReports::saved(std::int64_t iteration) {
+  if (progress_log_) progress_log_->saved(iteration);
 }
 
 void RunReports::evaluation(const StepReport& at, const EvalResult& result) {

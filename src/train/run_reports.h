@@ -8,6 +8,7 @@
 #include <string>
 
 #include "train/config.h"
+#include "train/progress_log.h"
 #include "train/report.h"
 #include "train/report_file.h"
 #include "train/tensorboard.h"
@@ -30,6 +31,8 @@ class RunReports {
   void step(const StepReport& report);
   void validation(const StepReport& at, std::span<const EvalResult> results);
   void test(const StepReport& at, std::span<const EvalResult> results);
+  // The checkpoint of an iteration is complete.
+  void saved(std::int64_t iteration);
   // The last log line, and a last try to write what could not be written.
   void finish();
 
@@ -47,6 +50,7 @@ class RunReports {
   std::unique_ptr<ReportFile> metrics_, history_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;
   std::unique_ptr<ProgressLine> progress_;
+  std::unique_ptr<ProgressLog> progress_log_;  // null unless it is asked for
   std::int64_t tensorboard_interval_ = 1;
   LossCurves curves_;
 };

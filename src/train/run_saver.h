@@ -31,6 +31,8 @@ class RunSaver {
   // Like StepSaver; advance() also handles the outcome.
   bool pending() const { return current_ != nullptr && current_->pending(); }
   void advance();
+  // The last iteration whose lasting checkpoint is complete; -1: none of this process.
+  std::int64_t saved() const { return saved_; }
   // The best steps so far, of the run that is resumed.
   void go_on_from(const ValidationState& validation) { best_ = validation; }
   // Starts saving the state after an iteration; waits for the previous save.

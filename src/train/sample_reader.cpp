@@ -107,14 +107,31 @@ SampleReader::ReadPosition SampleReader::following(const ReadPosition& place) co
   return {place.consumed_samples + size.running, 0};
 }
 
-std::vector<TokenSample> SampleReader::read(const ReadPosition& place) const {
+std::vector<std::int64_t> SampleReader::indices_of(std::int64_t consumed_samples,
+                                                   std::int64_t block) const {
   std::int64_t size = source_.batches.micro_batch_size();
   std::vector<std::int64_t> indices(static_cast<std::size_t>(size));
-  source_.order->micro_batch(place.consumed_samples + place.micro_batch * size * source_.ranks,
-                             source_.rank, indices);
+  std::int64_t before = block / source_.ranks * size * source_.ranks;
+  source_.order->micro_batch(consumed_samples + before, block % source_.ranks, indices);
+  return indices;
+}
+
+std::vector<TokenSample> SampleReader::read(const ReadPosition& place) const {
+  std::int64_t block = place.micro_batch * source_.ranks + source_.rank;
   std::vector<TokenSample> samples;
-  samples.reserve(indices.size());
-  for (std::int64_t index : indices) samples.push_back(source_.data->sample(index));
+  for (std::int64_t index : indices_of(place.consumed_samples, block)) {
+    samples.push_back(source_.data->sample(index));
+  }
+  if (!source_.data->joins()) return samples;
+  std::int64_t blocks =
+      source_.batches.at(place.consumed_samples).running / source_.batches.micro_batch_size();
+  std::int64_t other = block > 0 ? block - 1 : blocks - 1;
+  TokenSample before = source_.data->sample(indices_of(place.consumed_samples, other).back());
+  for (TokenSample& sample : samples) {
+    TokenSample plain = sample;
+    source_.data->join(sample, before);
+    before = std::move(plain);
+  }
   return samples;
 }
 

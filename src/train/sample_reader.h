@@ -46,6 +46,8 @@ class SampleReader {
     std::int64_t consumed_samples = 0, micro_batch = 0;
   };
   std::vector<TokenSample> read(const ReadPosition& place) const;
+  // Indices of a micro-batch of an iteration, counted over all ranks.
+  std::vector<std::int64_t> indices_of(std::int64_t consumed_samples, std::int64_t block) const;
   ReadPosition following(const ReadPosition& place) const;
 
   SampleSource source_;

@@ -7,6 +7,7 @@
 #include "data/indexed/indexed_dataset.h"
 #include "data/preprocess/preprocess_report.h"
 #include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/formats/text_vocabularies.h"
 #include "tokenizer/rank_file.h"
 
 namespace bev {
@@ -26,10 +27,28 @@ std::int64_t piece_bytes(const std::vector<InputFile>& files) {
 
 }  // namespace
 
+void take_vocabulary_files(DataConfig& config) {
+  const std::string &vocab = config.vocab_file, &merges = config.merge_file;
+  BEV_CHECK(merges.empty() || !vocab.empty(), ErrorKind::kConfig,
+            "--vocab-file: is missing; --merge-file ", merges, " goes with it");
+  if (vocab.empty()) return;
+  BEV_CHECK(config.tokenizer.empty(), ErrorKind::kConfig, "--vocab-file: ", vocab,
+            " and --tokenizer ", config.tokenizer, " both give the tokenizer; keep one");
+  for (const std::string* file : {&vocab, &merges}) {
+    BEV_CHECK(file->empty() || path_exists(*file), ErrorKind::kInput, *file, ": no such file");
+  }
+  config.tokenizer = merges.empty() ? vocab : concat(vocab, "+", merges);
+  config.vocab_file = config.merge_file = "";
+}
+
 std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::string& hf_model) {
   std::unique_ptr<Tokenizer> tokenizer;
+  take_vocabulary_files(config);
+  // Megatron's names for the pattern of its own vocabulary files, which scripts give in any case.
+  bool megatron = config.tiktoken.pattern == "v1" || config.tiktoken.pattern == "v2";
+  if (megatron && !find_rank_file(config.tokenizer)) config.tiktoken.pattern.clear();
   // Token files may use only a part of the vocabulary of the tokenizer.
-  bool speaks = !config.text.empty() || !config.sft_data.empty();
+  bool speaks = !config.text.empty() || !config.sft_data.empty() || config.preferences.any();
   bool decides = !config.tokenizer.empty() || speaks;
   if (!config.tokenizer.empty()) {
     tokenizer = open_tokenizer(config.tokenizer, config.tiktoken);
@@ -99,6 +118,9 @@ std::vector<ExportFile> tokenizer_export_files(const std::string& tokenizer,
   }
   std::string file = tokenizer, pattern;
   if (!path_exists(file)) {
+    if (std::optional<Gpt2Files> files = find_gpt2_files(tokenizer)) {
+      return {{"vocab.json", read_file(files->vocab)}, {"merges.txt", read_file(files->merges)}};
+    }
     std::size_t colon = tokenizer.find_last_of(':');
     file = tokenizer.substr(0, colon);
     if (!path_exists(file)) return {};  // null:SIZE

@@ -13,6 +13,9 @@
 
 namespace bev {
 
+// Makes --tokenizer of --vocab-file and --merge-file. Throws Error(kConfig) if both are given.
+void take_vocabulary_files(DataConfig& config);
+
 // Tokenizer of a run: --tokenizer, else that of the model folder, else bytes for --text; null if
 // there is none. Sets tokenizer and vocabulary in the configuration, and the end-of-document token
 // unless given.

@@ -15,6 +15,8 @@
 #include "plan/flops.h"
 #include "plan/peak_flops.h"
 #include "train/memory_report.h"
+#include "train/tensor_files.h"
+#include "train/weight_check.h"
 
 namespace bev {
 
@@ -47,6 +49,7 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
       scaler_(make_scaler(config.optim, config.fp16)) {
   bool ahead = engine.model().rank().runs_ahead();
   steps_ahead_ = static_cast<std::size_t>(config.steps_ahead >= 0 ? config.steps_ahead : ahead);
+  if (config.source != nullptr) steps_ahead_ = 0;  // a batch depends on the step before
   eval_batch_ = data.replay ? EvalBatch()
                             : eval_batch(config.train.eval, config.batch,
                                          engine.model().mesh().shape().dp, config.data.seq_length);
@@ -116,12 +119,18 @@ TrainingState Trainer::state_after(std::int64_t iteration) const {
 
 StepBatch Trainer::load(std::int64_t iteration) {
   TraceScope span(engine_.model().ctx().trace, {TraceKind::kOther, "loader"});
-  if (data_.replay) {
-    return replay_step(engine_.model().ctx(),
-                       (*data_.replay)[static_cast<std::size_t>(iteration - 1)],
-                       batches_.micro_batch_size(), mtp_spec(engine_.model().options().model));
+  StepBatch step;
+  if (config_.source != nullptr) {
+    step = config_.source->next(iteration);
+  } else if (data_.replay) {
+    step =
+        replay_step(engine_.model().ctx(), (*data_.replay)[static_cast<std::size_t>(iteration - 1)],
+                    batches_.micro_batch_size(), mtp_spec(engine_.model().options().model));
+  } else {
+    step = loader_->next(engine_.model().ctx());
   }
-  return loader_->next(engine_.model().ctx());
+  engine_.prepare(step.micro_batches);
+  return step;
 }
 
 std::unique_ptr<Loader> Trainer::open_loader(std::shared_ptr<const Dataset> data,
@@ -157,6 +166,7 @@ bool Trainer::may_begin(std::int64_t iteration) const {
   if (iteration > iterations_) return false;
   const std::list<StepInFlight>& flights = engine_.in_flight();
   if (flights.empty()) return true;
+  if (skips(iteration) || saves_tensors(iteration)) return false;
   std::int64_t last = flights.back().input.iteration;
   bool exits = config_.train.exit_interval > 0 && last % config_.train.exit_interval == 0;
   bool saves = saver_ != nullptr && saver_->due(last);
@@ -185,7 +195,62 @@ void Trainer::begin(std::int64_t iteration) {
   StepScope traced(engine_.model().ctx().trace, iteration);
   StepBatch batch = load(iteration);
   StepInput input = input_for(iteration, engine_.in_flight().size());
+  if (saves_tensors(iteration)) save_tensors(batch, input);
   engine_.begin_step(std::move(batch), input);
+}
+
+bool Trainer::skips(std::int64_t iteration) const {
+  return std::ranges::count(config_.train.iterations_to_skip, iteration) > 0;
+}
+
+void Trainer::skip(std::int64_t iteration) {
+  StepBatch batch = load(iteration);
+  consumed_samples_ += batch.samples;
+  consumed_tokens_ += batch.tokens;
+  if (reports_) log_info(concat("iteration ", iteration, ": left out (--iterations-to-skip)"));
+}
+
+namespace {
+bool is_due(std::int64_t interval, std::int64_t iteration) {
+  return interval > 0 && iteration % interval == 0;
+}
+}  // namespace
+
+bool Trainer::saves_tensors(std::int64_t iteration) const {
+  const TrainConfig& train = config_.train;
+  return is_due(train.save_activations_interval, iteration) ||
+         is_due(train.save_dgrads_interval, iteration) ||
+         is_due(train.save_wgrads_interval, iteration);
+}
+
+void Trainer::save_tensors(const StepBatch& batch, const StepInput& input) {
+  const TrainConfig& train = config_.train;
+  save_step_tensors(engine_, batch.micro_batches, input,
+                    {.folder = config_.checkpoint.save,
+                     .activations = is_due(train.save_activations_interval, input.iteration),
+                     .dgrads = is_due(train.save_dgrads_interval, input.iteration),
+                     .wgrads = is_due(train.save_wgrads_interval, input.iteration)});
+}
+
+void Trainer::watch_for_spikes(std::int64_t iteration, const StepResult& result) {
+  const auto watch = [&](bool wanted, SpikeWatch& seen, const char* flag, const char* what,
+                         double value) {
+    if (!wanted || !seen.add(value) || !reports_) return;
+    log_warning(concat(flag, ": iteration ", iteration, ": ", what, " ", value, " is more than ",
+                       SpikeWatch::kThreshold, " times ", seen.largest(),
+                       ", the largest of the first ", SpikeWatch::kSamples, " iterations"));
+  };
+  watch(config_.train.check_for_spiky_loss, losses_, "--check-for-spiky-loss", "loss", result.loss);
+  watch(config_.train.check_for_large_grads, norms_, "--check-for-large-grads", "gradient norm",
+        result.grad_norm);
+}
+
+void Trainer::check_weights(std::int64_t iteration) {
+  if (!is_due(config_.train.check_weight_hash_interval, iteration)) return;
+  const std::string found = find_differing_weights(engine_.model());
+  BEV_CHECK(found.empty(), ErrorKind::kNumeric,
+            "--check-weight-hash-across-dp-replicas-interval: after iteration ", iteration, " ",
+            found, ", though they hold copies; nothing is saved, go on from the last checkpoint");
 }
 
 std::optional<StepReport> Trainer::finish_step() {
@@ -196,6 +261,7 @@ std::optional<StepReport> Trainer::finish_step() {
   if (bad.stops_before) return std::nullopt;
   if (result.finite) skips_in_a_row_ = 0;
   scaler_.update(!result.finite);
+  watch_for_spikes(input.iteration, result);
   consumed_samples_ += batch.samples;
   consumed_tokens_ += batch.tokens;
   if (result.finite) scheduled_samples_ += batch.samples;
@@ -205,6 +271,10 @@ std::optional<StepReport> Trainer::finish_step() {
   StepReport report = report_after(input.iteration);
   report.loss = result.loss;
   report.metrics.assign(result.metrics.begin(), result.metrics.end());
+  if (config_.source != nullptr) {
+    const std::vector<Metric>& more = config_.source->metrics();
+    report.metrics.insert(report.metrics.end(), more.begin(), more.end());
+  }
   report.routers = std::move(result.routers);
   report.learning_rate = input.lr.values[0];
   if (config_.optim.groups.decoupled_lr >= 0) {
@@ -354,11 +424,18 @@ void Trainer::save_when_due(std::int64_t iteration, const Agreement& agreed) {
   if (!agreed.pending) saver_->advance();
   if (agreed.save) saver_->want_save();
   if (saver_->due(iteration) && engine_.in_flight().empty()) saver_->save(state_after(iteration));
+  report_saved();
+}
+
+void Trainer::report_saved() {
+  if (reports_ && saver_->saved() >= 0) reports_->saved(saver_->saved());
 }
 
 bool Trainer::validation_due(std::int64_t iteration) const {
+  bool due = iteration % std::max<std::int64_t>(config_.train.eval_interval, 1) == 0 &&
+             iteration >= config_.train.eval.start_eval_at_iter;
   return config_.train.eval_interval > 0 && !data_.valid.empty() &&
-         (iteration % config_.train.eval_interval == 0 || iteration == iterations_);
+         (due || iteration == iterations_);
 }
 
 // Ranks that differ in dp and cp only use the same memory; one of them reports.
@@ -379,8 +456,11 @@ TrainOutcome Trainer::run() {
   if (stopping) outcome.reason = StopReason::kPatience;
   for (std::int64_t next = first_iteration_; failure_.empty();) {
     while (!stopping && may_begin(next)) {
-      stopping = !survives([&] { begin(next); });
-      if (!stopping) ++next;
+      const bool skipped = skips(next);
+      stopping = !survives([&] { skipped ? skip(next) : begin(next); });
+      if (stopping) break;
+      if (skipped) outcome.iterations = next - first_iteration_ + 1;
+      ++next;
     }
     if (engine_.in_flight().empty()) break;
     std::optional<StepReport> report = finish_step();
@@ -389,6 +469,7 @@ TrainOutcome Trainer::run() {
     outcome.iterations = iteration - first_iteration_ + 1;
     if (reports_) reports_->step(*report);
     if (!failure_.empty()) break;
+    check_weights(iteration);
     report_memory(iteration);
     if (validation_due(iteration) && !survives([&] { validate(*report, outcome); })) break;
     if (stopping || iteration == iterations_) continue;
@@ -419,6 +500,7 @@ void Trainer::save_last(TrainOutcome& outcome) {
     what = "the weights are not finite any more, so they are not saved";
   } else if (outcome.iterations > 0) {
     outcome.save_problem = saver_->finish(state_after(outcome.last_iteration));
+    report_saved();
     what = concat("the state after iteration ", outcome.last_iteration, " is saved in ",
                   config_.checkpoint.save);
     if (!outcome.save_problem.empty()) what = outcome.save_problem;

@@ -18,6 +18,8 @@
 #include "train/loader.h"
 #include "train/run_reports.h"
 #include "train/run_saver.h"
+#include "train/spike_watch.h"
+#include "train/step_source.h"
 
 namespace bev {
 
@@ -34,6 +36,7 @@ struct TrainerConfig {
   std::optional<TrainingState> start = {};  // the state of a loaded run
   CheckpointConfig checkpoint = {};
   std::int64_t steps_ahead = -1;  // steps begun before a result is known; -1: chosen by device
+  StepSource* source = nullptr;   // makes the batches, if there are no data; must outlive the run
 };
 
 // Ordered by priority, the highest last.
@@ -77,6 +80,15 @@ class Trainer {
   // Seconds since begin_time() or the last call; `end` is the end of the step.
   double take_time(std::shared_ptr<const DeviceTimestamp> end);
   void begin(std::int64_t iteration);
+  bool skips(std::int64_t iteration) const;
+  // Reads the batch of an iteration and leaves it out.
+  void skip(std::int64_t iteration);
+  // Writes tensors of the step to files, if an interval is due.
+  void save_tensors(const StepBatch& batch, const StepInput& input);
+  bool saves_tensors(std::int64_t iteration) const;
+  void watch_for_spikes(std::int64_t iteration, const StepResult& result);
+  // Throws Error(kNumeric) if a check of the weights is due and ranks differ.
+  void check_weights(std::int64_t iteration);
   // Calls work(); false if that failed because of the data, and the run can end in good order.
   template <class Work>
   bool survives(const Work& work);
@@ -113,6 +125,7 @@ class Trainer {
   };
   Agreement agree(std::int64_t iteration);
   void save_when_due(std::int64_t iteration, const Agreement& agreed);
+  void report_saved();
   void finish(TrainOutcome& outcome);
 
   Engine& engine_;
@@ -136,6 +149,7 @@ class Trainer {
   std::int64_t skips_in_a_row_ = 0;
   std::string failure_;
   std::optional<Error> data_error_;
+  SpikeWatch losses_, norms_;
   ValidationState validation_;
   TrainingState begin_;  // state at the start of this process
   std::size_t steps_ahead_ = 0;
