@@ -220,9 +220,10 @@ Turn share(Group& world, Turn turn, Ids& prompt) {
 std::int64_t answer_tokens(const ModelConfig& model, std::int64_t prompt_tokens,
                            std::int64_t wanted, bool given) {
   constexpr std::int64_t kMost = 1024;
-  bool learned = model.position_embedding_type == PositionKind::kLearned;
-  if (given && !learned) return wanted;
-  return std::min(given ? wanted : kMost, model.max_position_embeddings - prompt_tokens);
+  const std::int64_t most = model.longest_sequence();
+  if (given && most == 0) return wanted;
+  return std::min(given ? wanted : kMost,
+                  (most > 0 ? most : model.max_position_embeddings) - prompt_tokens);
 }
 
 void hold_conversation(InferenceEngine& engine, Group& world, const ChatSetup& setup) {

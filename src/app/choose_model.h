@@ -16,4 +16,8 @@ void choose_model(RunConfig& run, const FieldList& fields, Options& options);
 // goes before. Returns a line for each number of a preset that did not fit.
 std::vector<std::string> fit_new_model(RunConfig& run, const Options& options);
 
+// Chooses the pad token of a model that scores sequences, which end before it: that of a Hugging
+// Face folder, or its end token if there is none.
+void choose_pad_token(const std::string& folder, ModelConfig& model);
+
 }  // namespace bev

@@ -23,7 +23,7 @@ std::map<std::string, Words> command_words() {
     Words& second = out[words[0]];
     if (words.size() > 1) second.push_back(words[1]);
   }
-  out["help"] = {"presets", "layouts"};
+  out["help"] = {"presets", "models", "layouts", "megatron"};
   for (const Command* command : commands()) {
     std::string first = split(command->name, ' ')[0];
     Words& topics = out["help"];

@@ -34,6 +34,17 @@ struct Forecast {
   std::optional<std::int64_t> iterations, samples, tokens;
 };
 
+// Pairs are two completions of up to a sequence each. Rows that have the reference's
+// log-probabilities need less: its model is not loaded.
+void add_preferences(const RunConfig& run, MemoryQuery& query) {
+  const ObjectiveRule rule = run.data.preferences.rule();
+  const bool own = run.model.lora.used() && run.data.preferences.ref_model.empty();
+  bool pairs = rule.kind == ObjectiveKind::kPair || rule.kind == ObjectiveKind::kReward;
+  if (pairs) query.micro_batch_size *= 2;
+  query.log_probs = true;
+  query.reference = rule.uses_reference() && !own;
+}
+
 MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   MemoryQuery query;
   query.model = run.model;
@@ -41,9 +52,11 @@ MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   query.optim = run.optim;
   query.dtype = run.precision.model_dtype();
   query.fp8 = run.fp8;
+  query.base = run.base;
   query.seq_length = run.data.seq_length;
   query.micro_batch_size = run.batch.micro_batch_size;
   query.micro_batches = micro_batches;
+  if (run.data.preferences.any()) add_preferences(run, query);
   query.device = planned_kernels(run.runtime);
   return plan_memory(query);
 }

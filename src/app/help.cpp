@@ -5,6 +5,7 @@
 
 #include "app/commands/commands.h"
 #include "app/help_rows.h"
+#include "app/megatron_flags.h"
 #include "app/other_names.h"
 #include "app/shell_files.h"
 #include "base/colours.h"
@@ -151,6 +152,13 @@ std::string command_help(std::span<const std::string> words, bool colour) {
   return out;
 }
 
+std::string megatron_help(std::span<const std::string> words) {
+  if (words.empty()) return megatron_text();
+  BEV_CHECK(words.size() == 1 && (words[0] == "--json" || words[0] == "--markdown"),
+            ErrorKind::kConfig, "help megatron: '", words[0], "' is not --json or --markdown");
+  return words[0] == "--json" ? megatron_json() : megatron_markdown();
+}
+
 bool names_command(const std::string& word) {
   return std::ranges::any_of(commands(), [&](const Command* command) {
     return command->name == word || command->name.starts_with(word + " ");
@@ -171,7 +179,9 @@ std::string help_text(bool colour) {
       {"help FLAG", "a flag: `bevatron help --lr`"},
       {"help --search WORD", "flags whose texts have the word"},
       {"help presets", "known models, for --preset"},
+      {"help models", "model families, and what is tested of each (--json)"},
       {"help layouts", "how a model is split over ranks, and how that is written"},
+      {"help megatron", "what becomes of each of Megatron-LM's flags (--json)"},
       {"help --man", "all of it as a manual page"},
   };
   for (const auto& [name, what] : kTopics) {
@@ -229,7 +239,8 @@ std::string flag_help(const std::string& name, bool colour) {
   std::string out;
   for (const SharedRow& shared : all_help_rows()) {
     const HelpRow& row = shared.row;
-    bool negated = !row.takes_value() && flag == "--no-" + row.flags[0].substr(2);
+    const std::string own = row.flags[0].substr(2);
+    bool negated = !row.takes_value() && (flag == "--no-" + own || flag == "--disable-" + own);
     if (!negated && std::ranges::find(row.flags, flag) == row.flags.end()) continue;
     if (!out.empty()) out.push_back('\n');
     append_row(out, row, colour);
@@ -263,7 +274,11 @@ std::string help_for(std::span<const std::string> words, bool colour) {
   if (first == "--man") return manual_page();
   if (first == "--search") return search_help(words.subspan(1), colour);
   if (first == "presets") return presets_help();
+  if (first == "models") {
+    return words.size() > 1 && words[1] == "--json" ? models_json() : models_help();
+  }
   if (first == "layouts") return layouts_help();
+  if (first == "megatron") return megatron_help(words.subspan(1));
   bool flag = first.starts_with("--") || (words.size() == 1 && !names_command(first));
   if (!flag) return command_help(words, colour);
   // An unknown word is more likely a command if one has a similar name.

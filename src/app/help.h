@@ -17,8 +17,10 @@ std::string help_text(const Command& command, bool colour = false, const std::st
 std::string flag_help(const std::string& name, bool colour = false);
 // Flags whose names or texts have all of the words.
 std::string search_help(std::span<const std::string> words, bool colour = false);
-// The known models, and the notation of layouts.
+// The known models, the families with what was tested of each, and the notation of layouts.
 std::string presets_help();
+std::string models_help();
+std::string models_json();
 std::string layouts_help();
 // The content of docs/flags.md: a table for each section.
 std::string flags_markdown();

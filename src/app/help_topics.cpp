@@ -1,9 +1,14 @@
-// `help presets` and `help layouts`.
+// `help presets`, `help models` and `help layouts`.
 #include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "app/help.h"
 #include "base/text.h"
 #include "models/families/family.h"
+#include "models/families/proven.h"
 
 namespace bev {
 
@@ -24,6 +29,56 @@ std::string presets_help() {
   return out +
          "\n`train --preset NAME` makes a new model of these sizes, with random weights; flags "
          "change them\n(--num-layers 4). Trained weights are read from a folder: --hf-model DIR.\n";
+}
+
+namespace {
+std::vector<std::string> preset_names_of(const ModelFamily& family) {
+  std::vector<std::string> names;
+  for (const Preset& known : family.presets) names.push_back(known.name);
+  return names;
+}
+
+std::vector<std::string> refused_keys(std::string_view family) {
+  std::vector<std::string> keys;
+  for (const RefusedSetting& setting : refused_settings()) {
+    if (setting.family == family) keys.emplace_back(setting.key);
+  }
+  return keys;
+}
+}  // namespace
+
+std::string models_json() {
+  auto list = nlohmann::ordered_json::array();
+  for (const ProvenFamily& proven : proven_families()) {
+    const ModelFamily& family = find_family(proven.name);
+    list.push_back({{"name", family.name},
+                    {"model_types", model_types(family.name)},
+                    {"presets", preset_names_of(family)},
+                    {"reads", true},
+                    {"writes", true},
+                    {"trains", true},
+                    {"generates", true},
+                    {"layouts", proven.layouts},
+                    {"refuses", refused_keys(family.name)}});
+  }
+  return nlohmann::ordered_json{{"families", list}}.dump() + "\n";
+}
+
+std::string models_help() {
+  std::string out = fmt::format("{:<18}{:<34}{}\n", "model type", "layouts tested", "presets");
+  for (const ProvenFamily& proven : proven_families()) {
+    const ModelFamily& family = find_family(proven.name);
+    out += fmt::format(
+        "{:<18}{:<34}{}\n", join(model_types(family.name), ", "),
+        join(std::vector<std::string>(proven.layouts.begin(), proven.layouts.end()), " "),
+        join(preset_names_of(family), " "));
+  }
+  return out +
+         "\nFor each, tests compare logits, loss, all gradients, ten steps of AdamW and generated "
+         "tokens with\nHugging Face transformers, the gradients also in these layouts, and write "
+         "the folder back bit for bit.\nSettings of a config.json that would change the "
+         "computation and are not supported are refused by name;\n`help models --json` names "
+         "those that tests try.\n";
 }
 
 std::string layouts_help() {

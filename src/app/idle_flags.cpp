@@ -35,7 +35,20 @@ bool scaled_by(const RunConfig& run) {
 bool scaled(const RunConfig& run) { return !scaled_by<RopeScalingKind::kDefault>(run); }
 bool eight_bits(const RunConfig& run) { return run.fp8.fp8_format != Fp8FormatChoice::kNone; }
 bool few_bits(const RunConfig& run) { return run.fp8.used(); }
-bool sgd(const RunConfig& run) { return run.optim.optimizer == OptimizerKind::kSgd; }
+template <OptimizerKind... Kinds>
+bool uses(const RunConfig& run) {
+  return ((run.optim.optimizer == Kinds) || ...);
+}
+bool uses_lion(const RunConfig& run) {
+  return uses<OptimizerKind::kLion>(run) ||
+         (uses<OptimizerKind::kMuon>(run) &&
+          run.optim.muon.scalar_optimizer == ScalarOptimizer::kLion);
+}
+bool uses_adam(const RunConfig& run) {
+  using Kind = OptimizerKind;
+  return uses<Kind::kAdamW, Kind::kAdamL2, Kind::kSoap>(run) ||
+         (uses<Kind::kMuon>(run) && !uses_lion(run));
+}
 template <RecomputeGranularity Granularity>
 bool recomputes(const RunConfig& run) {
   return run.parallel.recompute_granularity == Granularity;
@@ -77,6 +90,8 @@ constexpr auto kParts = std::to_array<Part>({
      "longrope-short-factor longrope-long-factor", "", "rope-scaling-type"},
     {[](const RunConfig& run) { return run.model.mtp_num_layers > 0; }, "multi-token prediction",
      "--mtp-num-layers", "mtp-loss-scaling-factor", "", "mtp-num-layers"},
+    {[](const RunConfig& run) { return run.model.lora.used(); }, "low-rank adapters",
+     "--lora-rank or --adapter", "export-adapter lora-plus-ratio", "lora", "lora-rank"},
     {eight_bits, "8-bit floats", "--fp8-format", "fp8-recipe", "", "fp8-format"},
     {few_bits, "8-bit floats", "--fp8-format",
      "fp8-margin fp8-wgrad fp8-param-gather first-last-layers-bf16", "", "fp8-format"},
@@ -90,9 +105,18 @@ constexpr auto kParts = std::to_array<Part>({
      "num-layers-at-start-in-bf16 num-layers-at-end-in-bf16", "", "first-last-layers-bf16"},
     {[](const RunConfig& run) { return run.fp8.emulates_fp4(); }, "4-bit floats", "--fp4-format",
      "fp4-recipe", "", "fp4-format"},
-    {[](const RunConfig& run) { return !sgd(run); }, "Adam", "--optimizer adam",
-     "adam-beta1 adam-beta2 adam-eps", "", "optimizer"},
-    {sgd, "SGD", "--optimizer sgd", "sgd-momentum", "", "optimizer"},
+    {uses_adam, "Adam", "--optimizer adam", "adam-beta1 adam-beta2 adam-eps", "", "optimizer"},
+    {uses<OptimizerKind::kSgd>, "SGD", "--optimizer sgd", "sgd-momentum", "", "optimizer"},
+    {uses_lion, "Lion", "--optimizer lion", "lion-beta1 lion-beta2", "", "optimizer"},
+    {uses<OptimizerKind::kMuon>, "Muon", "--optimizer muon",
+     "muon-momentum muon-nesterov muon-split-qkv muon-coefficient-type muon-num-ns-steps "
+     "muon-scale-mode muon-extra-scale-factor muon-fp32-matmul-prec muon-tp-mode "
+     "muon-scalar-optimizer",
+     "", "optimizer"},
+    {uses<OptimizerKind::kAdafactor>, "Adafactor", "--optimizer adafactor",
+     "adafactor-beta2-decay adafactor-eps1 adafactor-eps2 adafactor-clip-threshold", "",
+     "optimizer"},
+    {uses<OptimizerKind::kSoap>, "SOAP", "--optimizer soap", "soap-shampoo-beta", "", "optimizer"},
     {[](const RunConfig& run) { return run.optim.lr_decay_style == LrSchedule::Style::kWsd; },
      "the schedule WSD", "--lr-decay-style WSD",
      "lr-wsd-decay-style lr-wsd-decay-iters lr-wsd-decay-samples", "", "lr-decay-style"},
@@ -109,8 +133,19 @@ constexpr auto kParts = std::to_array<Part>({
     {[](const RunConfig& run) { return run.parallel.offload.fine_grained_activation_offloading; },
      "parts of layers in host memory", "--fine-grained-activation-offloading",
      "activation-offload-fraction", "", "fine-grained-activation-offloading"},
+    {[](const RunConfig& run) { return !run.data.sft_data.empty() || run.data.preferences.any(); },
+     "conversations", "--sft-data or --objective", "chat-template", "", "sft-data"},
     {[](const RunConfig& run) { return !run.data.sft_data.empty(); }, "conversations", "--sft-data",
-     "chat-template sft-too-long", "", "sft-data"},
+     "sft-too-long", "", "sft-data"},
+    {[](const RunConfig& run) { return run.data.preferences.any(); }, "preferences", "--objective",
+     "data valid-data ref-model max-prompt-length max-completion-length", "", "objective"},
+    {[](const RunConfig& run) {
+       return run.data.preferences.distills() || run.data.preferences.rollouts;
+     },
+     "a teacher", "--objective distill",
+     "teacher-model divergence jsd-beta distill-temperature temperature-squared distill-top-k "
+     "distill-tail distill-alpha",
+     "", "objective"},
     {[](const RunConfig& run) { return run.loader.dataloader_type == OrderKind::kCyclic; },
      "samples in a random order", "--dataloader-type cyclic", "data-sharding", "",
      "dataloader-type"},
@@ -119,9 +154,9 @@ constexpr auto kParts = std::to_array<Part>({
     {[](const RunConfig& run) { return !run.log.tensorboard_dir.empty(); }, "TensorBoard",
      "--tensorboard-dir DIR", "tensorboard-log-interval", "", "tensorboard-dir"},
     {evaluates, "validation and test", "--eval-interval",
-     "eval-global-batch-size eval-micro-batch-size", "", "eval-interval"},
-    {saves, "checkpoints", "--save DIR", "save-retry-interval save-optim save-staging-mb", "",
-     "save"},
+     "eval-global-batch-size eval-micro-batch-size start-eval-at-iter", "", "eval-interval"},
+    {saves, "checkpoints", "--save DIR",
+     "save-retry-interval save-optim save-staging-mb log-progress", "", "save"},
     {[](const RunConfig& run) { return !run.checkpoint.save.empty(); }, "the folder of a run",
      "--save DIR", "existing-run", "", "save"},
     {saves_often, "checkpoints of which only the last is kept", "--non-persistent-save-interval",

@@ -18,11 +18,17 @@ class FieldList;
 struct ModelSource {
   std::string hf_model;
   std::string load;
-  std::int64_t ckpt_step = -1;  // -1: the latest
+  std::int64_t ckpt_step = -1;       // -1: the latest
+  std::vector<std::string> adapter;  // a folder, or NAME=DIR for each of several
+  bool named_adapters = false;       // requests name their adapter
 
-  // Adds the three flags to the current section.
+  // Adds the flags to the current section.
   void fields(FieldList& list);
   std::vector<std::string> problems() const;
+  struct Adapter {
+    std::string name, folder;
+  };
+  std::vector<Adapter> adapters() const;
 };
 
 // A model that was found, opened once and read by all ranks of the process.
@@ -31,6 +37,7 @@ class SourceModel {
   // Throws Error(kInput) if there is none.
   explicit SourceModel(const ModelSource& source);
 
+  // With the settings of the adapters.
   const ModelConfig& config() const { return config_; }
   // Folder with tokenizer, chat template and end tokens; "" if a run left none.
   const std::string& files() const { return files_; }
@@ -38,8 +45,11 @@ class SourceModel {
   void load_weights(Engine& engine) const;
 
  private:
+  void read_model(const ModelSource& source);
+
   ModelConfig config_;
   std::string files_;
+  std::vector<ModelSource::Adapter> adapters_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // null: weights are in files_
 };
 

@@ -15,6 +15,8 @@ namespace bev {
 
 namespace {
 
+using Values = ForeignFlag::Values;
+
 // A flag or key as the user wrote it, before its value is parsed.
 struct Given {
   std::string name;    // underscores replaced by dashes
@@ -61,7 +63,9 @@ struct Remarks {
   void add_unknown(const FieldList& list, const std::string& name, const std::string& label,
                    std::string_view kind, std::string_view dashes) {
     if (const ForeignFlag* flag = list.find_foreign(name)) {
-      (flag->taken ? notes : problems).push_back(concat(label, ": ", flag->why));
+      std::vector<std::string>& out = flag->taken ? notes : problems;
+      std::string text = concat(label, ": ", flag->why);
+      if (std::ranges::find(out, text) == out.end()) out.push_back(std::move(text));
     } else {
       problems.push_back(concat(label, ": unknown ", kind, "; ", suggestion(list, name, dashes)));
     }
@@ -120,6 +124,24 @@ class Words {
                dash ? concat("flags have two dashes: -", arg) : "leave it out"));
   }
 
+  // How many values a flag takes; an unknown one takes all that follow.
+  Values values_after(const Target& target, const std::string& name) const {
+    if (target.is_switch()) return Values::kNone;
+    if (target.field) return target.field->is_list() ? Values::kSeveral : Values::kOne;
+    if (name == "config") return Values::kOne;
+    const ForeignFlag* flag = list_.find_foreign(name);
+    return flag ? flag->values : Values::kSeveral;
+  }
+
+  void take_values(Values values, std::vector<std::string>& out) {
+    if (values == Values::kNone) {
+      bool literal = at_value() && (args_[at_] == "true" || args_[at_] == "false");
+      out.push_back(literal ? args_[at_++] : "true");
+    }
+    std::size_t most = values == Values::kSeveral ? args_.size() : values == Values::kOne ? 1 : 0;
+    for (std::size_t i = 0; i < most && at_value(); ++i) out.push_back(args_[at_++]);
+  }
+
   std::optional<Given> read_flag(const std::string& arg) {
     std::size_t equals = arg.find('=');
     std::string name = dashed(arg.substr(2, equals == std::string::npos ? equals : equals - 2));
@@ -130,13 +152,8 @@ class Words {
     if (!known) remarks_.add_unknown(list_, name, label, "flag", "--");
     if (equals != std::string::npos) {
       given.values.push_back(arg.substr(equals + 1));
-    } else if (!known || (target.field && target.field->is_list())) {
-      while (at_value()) given.values.push_back(args_[at_++]);
-    } else if (target.is_switch()) {
-      bool literal = at_value() && (args_[at_] == "true" || args_[at_] == "false");
-      given.values.push_back(literal ? args_[at_++] : "true");
-    } else if (at_value()) {
-      given.values.push_back(args_[at_++]);
+    } else {
+      take_values(values_after(target, name), given.values);
     }
     if (!known) return std::nullopt;
     if (!given.values.empty()) return given;

@@ -62,7 +62,7 @@ void need(const std::string& value, const char* flag, const char* what,
           std::vector<std::string>& problems);
 
 // Parses `[--config FILE.yaml] [flags]` (the arguments after the command) and sets the fields.
-//   --name value, --name=value; booleans --name, --no-name, --name=false;
+//   --name value, --name=value; booleans --name, --no-name, --disable-name, --name=false;
 //   lists take several values or one with commas. Underscores are accepted for dashes. If a flag
 //   is given several times, the last one counts and a note names all values.
 //   YAML keys are flag names, flat or under their section.

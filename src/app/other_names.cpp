@@ -159,10 +159,14 @@ constexpr auto kTraining = std::to_array<Names>({
     {"compile torch-compile flash-attention flash-attn use-flash-attention use-flash-attention-2 "
      "attn-implementation tf32 xformers-attention",
      "seed", "leave it out: the kernels of a step are chosen for the device"},
-    {"lora lora-r lora-rank lora-alpha lora-dropout use-peft peft adapter qlora load-in-4bit "
-     "load-in-8bit",
-     "freeze",
-     "adapters are not supported yet; --train-only and --freeze choose the weights that learn"},
+    {"lora-r lora-dim", "lora-rank"},
+    {"lora use-peft peft", "lora-rank", "give the rank of the adapters"},
+    {"target-modules lora-target", "lora-target-modules"},
+    {"loraplus-lr-ratio loraplus-ratio", "lora-plus-ratio"},
+    {"qlora load-in-4bit", "quantize-base", "give nf4, with --lora-rank"},
+    {"load-in-8bit", "quantize-base", "weights of 8 bits are not supported; nf4 has 4"},
+    {"modules-to-save", "lora-modules-to-save"},
+    {"init-lora-weights lora-init-method", "lora-init"},
 });
 
 constexpr auto kGeneration = std::to_array<Names>({

@@ -21,6 +21,7 @@
 #include "comm/process/mpi_link.h"
 #include "comm/process/process_world.h"
 #include "comm/process/tcp_link.h"
+#include "kernels/device.h"
 
 namespace bev {
 
@@ -58,6 +59,13 @@ void check_fp8_device(const Fp8Config& fp8, int limit) {
 }  // namespace
 #endif
 
+void check_optimizer_device(OptimizerKind optimizer, const Kernels& kernels) {
+  const bool host = optimizer == OptimizerKind::kAdafactor || optimizer == OptimizerKind::kSoap;
+  BEV_CHECK(!host || kernels.device.capture == nullptr, ErrorKind::kConfig,
+            "--optimizer: ", optimizer == OptimizerKind::kSoap ? "soap" : "adafactor",
+            " computes on the CPU alone; give --device cpu, or --optimizer muon or adam");
+}
+
 void check_device(const RunConfig& run) {
   std::int64_t limit = run.runtime.limit_arch;
   BEV_CHECK(limit == 0 || limit >= kLeastArch, ErrorKind::kConfig, "--limit-arch: ", limit,
@@ -67,6 +75,7 @@ void check_device(const RunConfig& run) {
   if (&kernels == &cuda_kernels() || &kernels == &cuda_exact_kernels())
     check_fp8_device(run.fp8, static_cast<int>(limit));
 #endif
+  check_optimizer_device(run.optim.optimizer, kernels);
 }
 
 void on_process_0(const Launch& launch, FunctionRef<void()> body) {
@@ -152,6 +161,7 @@ EngineOptions engine_options(const RunConfig& run, int threads, int local_rank) 
   options.optim = run.optim;
   options.dtype = run.precision.model_dtype();
   options.fp8 = run.fp8;
+  options.base = run.base;
   options.seed = static_cast<std::uint64_t>(run.runtime.seed);
   options.threads = threads;
   options.local_rank = local_rank;

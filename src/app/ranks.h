@@ -17,6 +17,8 @@ const Kernels& device_kernels(const RuntimeConfig& runtime);
 void on_process_0(const Launch& launch, FunctionRef<void()> body);
 // Throws Error(kConfig) if the requested device cannot be used, or not for this run.
 void check_device(const RunConfig& run);
+// Throws Error(kConfig) if the optimizer does not run on the device of these kernels.
+void check_optimizer_device(OptimizerKind optimizer, const Kernels& kernels);
 // Kernels of the requested device, whether it is present or not; null if this build does not
 // support it.
 const Kernels* planned_kernels(const RuntimeConfig& runtime);

@@ -24,14 +24,14 @@ constexpr std::string_view kOneStart =
     "load save tokenizer ckpt-step finetune existing-run use-checkpoint-args "
     "exit-on-missing-checkpoint "
     "load-fallback moe-use-upcycling moe-upcycling-granularity preset dry-run json skip-train "
-    "inject-fault consumed-train-samples profile-trace profile-step-start profile-step-end";
+    "adapter inject-fault consumed-train-samples profile-trace profile-step-start profile-step-end";
 constexpr std::string_view kInputPaths =
     "text tokenizer token-batches batches data-path train-data-path valid-data-path "
     "test-data-path data-args-path per-split-data-args-path sft-data sft-valid-data chat-template "
-    "hf-model";
+    "hf-model data valid-data ref-model teacher-model";
 constexpr std::string_view kOutputPaths =
-    "data-cache-path export-hf save-hf metrics-out tensorboard-dir loss-svg "
-    "non-persistent-global-ckpt-dir non-persistent-local-ckpt-dir";
+    "data-cache-path export-hf export-adapter save-hf metrics-out tensorboard-dir loss-svg "
+    "non-persistent-global-ckpt-dir non-persistent-local-ckpt-dir rollouts-out report-html";
 // A flag given now replaces those that the run had of the same group.
 constexpr auto kGroups = std::to_array<std::string_view>({
     "train-iters train-samples epochs",
@@ -46,6 +46,11 @@ constexpr auto kGroups = std::to_array<std::string_view>({
     "ranks tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size "
     "data-parallel-size",
 });
+// A replay given now leaves these of the run out; its file says what they would.
+constexpr std::string_view kReplays = "batches token-batches";
+constexpr std::string_view kLeftByReplays =
+    "global-batch-size rampup-batch-size step-batch-size-schedule decrease-batch-size-if-needed "
+    "eval-interval eval-iters full-validation dataloader-type";
 // Flags that add to their group: given alone they replace only what they name.
 constexpr std::string_view kAdding = "valid-data-path test-data-path sft-valid-data";
 
@@ -61,6 +66,10 @@ bool given_now(const Options& options, std::string_view field) {
 
 // Whether another flag of the group was given now. Sizes of a layout replace only --ranks.
 bool replaced(std::string_view field, const Options& options) {
+  const std::vector<std::string> replays = split(kReplays, ' ');
+  bool replay = std::ranges::any_of(
+      replays, [&](const std::string& flag) { return given_now(options, flag); });
+  if (replay && lists(kLeftByReplays, field)) return true;
   for (std::string_view group : kGroups) {
     if (!lists(group, field)) continue;
     if (group.starts_with("ranks ") && field != "ranks") continue;
@@ -143,9 +152,10 @@ std::string run_folder_of(const std::string& step_folder) {
   return passing ? parent_path(folder) : folder;
 }
 
-// A checkpoint without run.json, of an older program or copied alone, has the resolved values.
+// A checkpoint without run.json, of an older program, copied alone or of Megatron, has the resolved
+// values.
 RunRecord record_of_manifest(const CheckpointReader& reader) {
-  RunRecord record{join_path(reader.folder(), kManifestName)};
+  RunRecord record{reader.foreign() ? reader.folder() : join_path(reader.folder(), kManifestName)};
   RunConfig plain;
   FieldList list;
   plain.fields(list);
@@ -170,7 +180,15 @@ RunRecord record_of_manifest(const CheckpointReader& reader) {
   return record;
 }
 
+// Throws Error(kInput) if there is no configuration because Megatron's could not be read as ours.
+void check_described(const CheckpointReader& reader) {
+  BEV_CHECK(reader.foreign() == nullptr || reader.foreign()->unreadable.empty(), ErrorKind::kInput,
+            reader.foreign()->unreadable);
+}
+
 RunRecord record_of(const CheckpointReader& reader) {
+  check_described(reader);
+  if (reader.foreign() != nullptr) return record_of_manifest(reader);
   BEV_CHECK(!reader.manifest().config.empty(), ErrorKind::kInput, reader.folder(),
             ": the checkpoint does not record the configuration of its run; give the flags of "
             "model, data and training as for a new run");
@@ -209,7 +227,7 @@ std::vector<std::string> current_values(const Setting& setting, const Field& fie
 }  // namespace
 
 std::optional<std::string> step_to_read(const CheckpointConfig& config) {
-  if (path_exists(join_path(config.load, kManifestName))) return config.load;
+  if (holds_step(config.load)) return config.load;
   if (config.ckpt_step >= 0) return find_step_folder(config.load, config.ckpt_step);
   std::string passing = config.non_persistent_global_folder(config.load);
   for (const std::string& folder : {config.load, passing}) {
@@ -228,7 +246,7 @@ bool goes_on_alone(const CheckpointConfig& config, const Options& options) {
 }
 
 void accept_step_folder(const CheckpointConfig& config, const FieldList& fields, Options& options) {
-  if (config.load.empty() || !path_exists(join_path(config.load, kManifestName))) return;
+  if (config.load.empty() || !holds_step(config.load)) return;
   fs::path folder = fs::absolute(config.load).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   std::optional<std::int64_t> step = parse_step(folder.filename().native());
@@ -279,7 +297,8 @@ std::string take_recorded_settings(const CheckpointConfig& config, const FieldLi
   if (!tokenizer.empty() && !given_now(options, "tokenizer")) {
     options.set(fields, {"tokenizer", {tokenizer}, record.source, true});
   }
-  if (!given_now(options, "save") && !config.finetune) {
+  // A run does not save into a folder of Megatron's.
+  if (!given_now(options, "save") && !config.finetune && reader.foreign() == nullptr) {
     options.set(fields, {"save", {config.load}, record.source, true});
   }
   return record.source;
@@ -292,7 +311,20 @@ void take_recorded_model(const CheckpointConfig& config, const FieldList& fields
   options.apply(fields);
 }
 
+void take_recorded_adapters(const CheckpointConfig& config, const FieldList& fields,
+                            const Options& options) {
+  CheckpointReader reader(need_step(config));
+  LoraConfig lora;
+  FieldList list;
+  lora.fields(list);
+  std::vector<ConfigEntry> entries = reader.manifest().config;
+  std::erase_if(entries, [&](const ConfigEntry& entry) { return !list.find(entry.name); });
+  apply_config(entries, fields, reader.folder());
+  options.apply(fields);
+}
+
 ModelConfig recorded_model(const CheckpointReader& reader) {
+  check_described(reader);
   std::vector<ConfigEntry> entries = model_entries(reader);
   BEV_CHECK(!entries.empty(), ErrorKind::kInput, reader.folder(),
             ": the checkpoint does not record the configuration of its model; name the model by "

@@ -35,6 +35,9 @@ std::string take_recorded_settings(const CheckpointConfig& config, const FieldLi
 // Sets the fields of the model to those of the checkpoint, then those that flags give.
 void take_recorded_model(const CheckpointConfig& config, const FieldList& fields,
                          const Options& options);
+// The same for the settings of its adapters.
+void take_recorded_adapters(const CheckpointConfig& config, const FieldList& fields,
+                            const Options& options);
 // The model of a checkpoint.
 ModelConfig recorded_model(const CheckpointReader& reader);
 

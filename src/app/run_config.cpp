@@ -13,6 +13,7 @@
 #include "checkpoint/step_folders.h"
 #include "data/gpt/split.h"
 #include "models/families/family.h"
+#include "models/lora.h"
 #include "parallel/engine.h"
 #include "parallel/pipeline/layout_text.h"
 #include "parallel/pipeline/pipeline_layout.h"
@@ -117,6 +118,12 @@ void check_sequence(const RunConfig& run, Problems& out) {
     out.push_back(concat("--seq-length: ", length, " is above --max-position-embeddings ",
                          run.model.max_position_embeddings,
                          ", and learned positions end there; shorten it or raise the other"));
+  }
+  if (run.model.indexer.topk > 0 && length > run.model.indexer.topk) {
+    out.push_back(concat("--seq-length: ", length, " is above --dsa-indexer-topk ",
+                         run.model.indexer.topk,
+                         ", beyond which attention is sparse; that is not supported, so shorten "
+                         "it"));
   }
 }
 
@@ -354,6 +361,26 @@ void check_token_files(const RunConfig& run, Problems& out) {
   }
 }
 
+void check_preferences(const RunConfig& run, Problems& out) {
+  const PreferenceConfig& preferences = run.data.preferences;
+  bool rewards = preferences.objective == "reward";
+  if (rewards && run.model.num_labels != 1) {
+    out.push_back(concat("--objective: reward needs a head of one label, and the model has ",
+                         run.model.num_labels, "; give --num-labels 1 or another model"));
+  }
+  if (!rewards && run.model.num_labels > 0) {
+    out.push_back(concat("--num-labels: a model with a head of ", run.model.num_labels,
+                         " labels predicts no tokens; give --objective reward, or 0"));
+  }
+  if (!preferences.any()) return;
+  if (run.data.tokenizer.empty() && run.train.hf_model.empty()) {
+    out.push_back("--tokenizer: is missing; preferences need it, or --hf-model");
+  }
+  if (preferences.valid_data.empty() && run.train.eval_interval > 0) {
+    out.push_back("--valid-data: is missing; give it or leave validation out");
+  }
+}
+
 void check_conversations(const RunConfig& run, Problems& out) {
   if (run.data.sft_data.empty()) return;
   if (run.data.tokenizer.empty() && run.train.hf_model.empty()) {
@@ -379,7 +406,7 @@ void check_evaluation(const RunConfig& run, Problems& out) {
                          " or another --eval-micro-batch-size"));
   }
   bool own = !run.data.valid_data_path.empty() || !run.data.per_split_data_args_path.empty() ||
-             !run.data.sft_valid_data.empty();
+             !run.data.sft_valid_data.empty() || !run.data.preferences.valid_data.empty();
   if (sets && !(own && validates)) {
     out.push_back(
         "--multiple-validation-sets: needs validation with files of its own; give --eval-interval, "
@@ -401,7 +428,8 @@ void check_evaluation(const RunConfig& run, Problems& out) {
 void check_data(const RunConfig& run, Problems& out) {
   append(out, run.data.problems());
   bool none = run.data.text.empty() && !run.data.mock_data && run.data.replay_flag().empty() &&
-              !run.data.has_token_files() && run.data.sft_data.empty();
+              !run.data.has_token_files() && run.data.sft_data.empty() &&
+              run.data.preferences.data.empty();
   if (none && !run.train.dry_run) {
     out.push_back(
         "--text: there is no data; give text files, --data-path, --sft-data, --mock-data, "
@@ -416,6 +444,7 @@ void check_data(const RunConfig& run, Problems& out) {
   }
   check_token_files(run, out);
   check_conversations(run, out);
+  check_preferences(run, out);
   check_split(run.data.split_weights(), out);
 }
 
@@ -447,6 +476,12 @@ void check_fp8(const RunConfig& run, Problems& out) {
 
 void check_precision(const RunConfig& run, Problems& out) {
   append(out, run.precision.problems());
+  append(out, run.base.problems());
+  if (run.base.used() && run.fp8.used()) {
+    out.push_back(
+        "--quantize-base nf4: GEMMs of weights in NF4 are in the model's dtype; leave out "
+        "--fp8-format and --fp4-format");
+  }
   append(out, run.optim.state_problems(run.precision.model_dtype()));
   check_fp8(run, out);
   if (run.precision.fp64 && run.runtime.device == DeviceKind::kCuda) {
@@ -478,6 +513,20 @@ void check_upcycling(const RunConfig& run, Problems& out) {
   append(out, upcycling_problems(run.model, checkpoint.moe_upcycling_granularity));
 }
 
+void check_adapters(const RunConfig& run, Problems& out) {
+  if (!run.model.lora.used()) return;
+  auto refuse = [&](bool given, const char* flag, const char* why) {
+    if (given) out.push_back(concat(flag, ": ", why));
+  };
+  const char* base =
+      "the run trains an adapter and not the model; give --export-adapter, and merge "
+      "it by bevatron convert --adapter --merge-lora";
+  refuse(!run.train.export_hf.empty(), "--export-hf", base);
+  refuse(!run.checkpoint.save_hf.empty(), "--save-hf", base);
+  refuse(run.checkpoint.moe_use_upcycling, "--moe-use-upcycling",
+         "excludes --lora-rank; make the model with experts first");
+}
+
 // Refuses modules that no layer of the model has.
 void check_recompute(const RunConfig& run, Problems& out) {
   if (run.parallel.recompute_granularity != RecomputeGranularity::kSelective) return;
@@ -498,7 +547,7 @@ void check_recompute(const RunConfig& run, Problems& out) {
 void check_param_groups(const RunConfig& run, Problems& out) {
   if (run.optim.groups == ParamGroupConfig()) return;
   std::vector<std::string> names;
-  if (run.model.problems().empty()) {
+  if (run.model.problems().empty() && lora_problems(run.model).empty()) {
     for (const Param& param : declare_params(run.model)) names.push_back(param.name);
   }
   append(out, run.optim.groups.problems(names, run.optim.min_lr));
@@ -516,6 +565,7 @@ void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batc
   append(out, offload_problems(run.parallel, run.model));
   check_recompute(run, out);
   check_precision(run, out);
+  if (run.model.problems().empty()) append(out, lora_problems(run.model));
   check_param_groups(run, out);
 }
 
@@ -530,6 +580,7 @@ void RunConfig::fields(FieldList& list) {
   loader.fields(list);
   precision.fields(list);
   fp8.fields(list);
+  base.fields(list);
   train.fields(list);
   checkpoint.fields(list);
   log.fields(list);
@@ -568,6 +619,7 @@ std::vector<std::string> RunConfig::resolve() {
   append(problems, profile.problems(train));
   append(problems, checkpoint.problems());
   check_upcycling(*this, problems);
+  check_adapters(*this, problems);
   check_sequence(*this, problems);
   check_data(*this, problems);
   return problems;
@@ -575,9 +627,10 @@ std::vector<std::string> RunConfig::resolve() {
 
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
                                          const ModelConfig& model, bool upcycled) {
-  constexpr std::array<std::string_view, 8> kFree = {
-      "hidden-dropout",    "attention-dropout",       "init-method-std", "rotary-base",
-      "rotary-base-local", "max-position-embeddings", "mtp-num-layers",  "mtp-loss-scaling-factor"};
+  constexpr std::array<std::string_view, 9> kFree = {
+      "hidden-dropout", "attention-dropout", "init-method-std",
+      "rotary-base",    "rotary-base-local", "max-position-embeddings",
+      "mtp-num-layers", "pad-token",         "mtp-loss-scaling-factor"};
   Problems out;
   const ModelConfig given = canonical(model);
   for (const Setting& setting : options.settings()) {
@@ -586,6 +639,8 @@ std::vector<std::string> model_conflicts(const Options& options, const FieldList
     if (upcycled && (experts || setting.field == "model-family")) continue;
     if (entry->section != "model" && !experts) continue;
     if (std::ranges::find(kFree, setting.field) != kFree.end()) continue;
+    // A language model may get a head for sequence classification.
+    if (setting.field == "num-labels" && model.num_labels == 0) continue;
     std::string has = entry->field.text();
     entry->field.set_items(setting.values);
     std::string asked = entry->field.text();

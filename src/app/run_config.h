@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "models/base_quantization.h"
 #include "models/config.h"
 #include "models/fp8_config.h"
 #include "optim/config.h"
@@ -25,6 +26,7 @@ struct RunConfig {
   LoaderConfig loader;
   PrecisionConfig precision;
   Fp8Config fp8;
+  BaseQuantization base;
   TrainConfig train;
   LogConfig log;
   ProfileConfig profile;

@@ -55,7 +55,7 @@ std::string next_replaced(const std::string& folder) {
 bool of_run(const std::string& name) {
   return name.starts_with(kStepPrefix) || name == kTrackerName || name == kPassingName ||
          name == kRunMetricsName || name == kLossCurveName || name == kRunRecordName ||
-         name == kModelFilesName;
+         name == kModelFilesName || name == kProgressName;
 }
 
 // Models that Hugging Face does not have leave their tokenizer alone.
@@ -115,6 +115,10 @@ void place_outputs(RunConfig& run, const Options& options) {
   };
   place("loss-svg", run.log.loss_svg, kLossCurveName);
   place("data-cache-path", run.data.data_cache_path, kCacheName);
+  const Setting* trace = options.find("profile-trace");
+  if (trace != nullptr && trace->origin == "--profile") {
+    run.profile.profile_trace = join_path(save, run.profile.profile_trace);
+  }
 }
 
 std::string metrics_path(const RunConfig& run) {

@@ -109,8 +109,14 @@ std::string data_text(const RunConfig& run, const RunData& data) {
     return concat(plural(static_cast<std::int64_t>(data.replay->size()), "batch", "batches"),
                   " of ", flag);
   }
+  if (run.data.preferences.rollouts) {
+    return concat("completions of ", join(run.data.preferences.data, ", "), ", sampled by the run");
+  }
   double tokens = training_tokens(run, data);
   std::string length = length_text(run, tokens);
+  if (data.train && data.train->seq_length() == 0) {
+    return concat(plural(data.train->num_samples(), "sample", "samples"), " of --data, ", length);
+  }
   if (run.data.mock_data) return concat("made-up tokens, ", length);
   return concat(format_count(tokens), " tokens for training, ", length);
 }

@@ -1,4 +1,4 @@
-// bench serve: a load test of the inference engine.
+// bench serve: a load test of the inference engine, in this process or behind a server.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,11 +13,13 @@
 #include "base/fields.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/stop_signal.h"
 #include "infer/generate.h"
 #include "infer/load_metrics.h"
 #include "models/families/family.h"
 #include "parallel/pipeline/pipeline_layout.h"
 #include "plan/flops.h"
+#include "serve/http_load.h"
 
 namespace bev {
 
@@ -27,22 +29,27 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
 struct BenchServeOptions {
   bool offline = false;
-  std::string url;
+  HttpLoadOptions http;
   ModelSource model;
   std::string preset_name;
   LoadOptions load{.requests = 0, .input_tokens = 0, .output_tokens = 0};
   ServiceLevel level;
-  std::int64_t warmup = -1;  // -1: as many as run at a time, where there are CUDA graphs
+  // -1: as many as run at a time, where there are CUDA graphs in this process; else one
+  std::int64_t warmup = -1;
   bool trace_idle = true;
+  bool insecure = false;
   bool json = true;  // always
   EngineFlags engine;
   RunConfig run;
 
   void fields(FieldList& list);
-  std::vector<std::string> problems() const;
-
- private:
+  // Flags and rules of one of the two ways; the first two are those of both.
   void load_fields(FieldList& list);
+  std::vector<std::string> problems() const;
+  void http_fields(FieldList& list);
+  std::vector<std::string> http_problems() const;
+  void offline_fields(FieldList& list);
+  std::vector<std::string> offline_problems() const;
 };
 
 void BenchServeOptions::load_fields(FieldList& list) {
@@ -70,45 +77,51 @@ void BenchServeOptions::load_fields(FieldList& list) {
       .min(0);
   list.add("warmup", warmup,
            "small requests before the load, so that CUDA graphs exist; -1: as many as run at a "
-           "time on a GPU, one on the CPU")
+           "time on a GPU of this process, else one")
       .min(-1)
       .limit(kMostTokens);
-  list.add("trace-idle", trace_idle,
-           "after the load, trace some steps for device_idle_share; one GPU only");
-}
-
-void BenchServeOptions::fields(FieldList& list) {
-  list.section("bench serve");
-  list.add("offline", offline, "load an engine in this process");
-  list.add("url", url, "load a server; there is none yet: give --offline");
-  model.fields(list);
-  list.add("preset", preset_name, "known model with random weights instead");
-  load_fields(list);
   add_sampling_fields(list, load.sampling);
   list.add("json", json, "results are one JSON line in any case");
+}
+
+void BenchServeOptions::http_fields(FieldList& list) {
+  list.add("url", http.url, "load a server with OpenAI's API: http://HOST:PORT, or https");
+  list.add("api-key", http.api_key, "with --url: key that is sent");
+  list.add("served-model-name", http.model, "with --url: the model")
+      .defaults_to("the first that the server lists");
+  list.add("vocab-size", http.vocab_size, "with --url: random tokens are below it")
+      .min(0)
+      .limit(std::int64_t{1} << 31)
+      .defaults_to("what the server says, as bevatron does");
+  list.add("stream", http.stream,
+           "with --url: answers are streams of events; without, only whole answers have times");
+  list.add("insecure", insecure, "with --url https: any certificate will do");
+  list.add("timeout", http.timeout_s,
+           "with --url: seconds after which a request that hears nothing has failed")
+      .above(0);
+}
+
+void BenchServeOptions::offline_fields(FieldList& list) {
+  list.add("offline", offline, "load an engine in this process");
+  model.fields(list);
+  list.add("preset", preset_name, "known model with random weights instead");
+  list.add("trace-idle", trace_idle,
+           "after the load, trace some steps for device_idle_share; one GPU only");
   engine.fields(list);
   run.parallel.fields(list);
   run.precision.fields(list);
   run.runtime.fields(list);
 }
 
+void BenchServeOptions::fields(FieldList& list) {
+  list.section("bench serve");
+  http_fields(list);
+  load_fields(list);
+  offline_fields(list);
+}
+
 std::vector<std::string> BenchServeOptions::problems() const {
   std::vector<std::string> out;
-  if (!url.empty()) {
-    out.push_back("--url: servers are not there yet; give --offline and a model instead");
-  } else if (!offline) {
-    out.push_back("--offline: is missing; the load runs in this process");
-  }
-  bool folder = !model.hf_model.empty() || !model.load.empty();
-  if (preset_name.empty() && !folder) {
-    out.push_back(
-        "--hf-model: is missing; give the folder of the model, a run by --load, or "
-        "random weights by --preset");
-  } else if (preset_name.empty()) {
-    for (const std::string& problem : model.problems()) out.push_back(problem);
-  } else if (folder) {
-    out.push_back("--preset: excludes --hf-model and --load; keep one");
-  }
   auto need_count = [&](const char* flag, std::int64_t count) {
     if (count < 1) out.push_back(concat(flag, ": is missing; give a number above 0"));
   };
@@ -122,7 +135,46 @@ std::vector<std::string> BenchServeOptions::problems() const {
     out.push_back(concat("--shared-prefix: ", load.shared_prefix_tokens, " is above --input-len ",
                          load.input_tokens));
   }
+  return out;
+}
+
+std::vector<std::string> BenchServeOptions::http_problems() const {
+  if (!http.stream && (level.ttft_ms > 0 || level.itl_ms > 0)) {
+    return {"--slo-ttft-ms and --slo-itl-ms: need the times of tokens; leave out --no-stream"};
+  }
+  return {};
+}
+
+std::vector<std::string> BenchServeOptions::offline_problems() const {
+  std::vector<std::string> out;
+  bool folder = !model.hf_model.empty() || !model.load.empty();
+  if (preset_name.empty() && !folder) {
+    out.push_back(
+        "--hf-model: is missing; give the folder of the model, a run by --load, or "
+        "random weights by --preset");
+  } else if (preset_name.empty()) {
+    for (const std::string& problem : model.problems()) out.push_back(problem);
+  } else if (folder) {
+    out.push_back("--preset: excludes --hf-model and --load; keep one");
+  }
   for (const std::string& problem : engine.problems()) out.push_back(problem);
+  return out;
+}
+
+// Flags of the other way that were given.
+std::vector<std::string> misplaced(const Options& options, bool over_http) {
+  BenchServeOptions other;
+  FieldList list;
+  over_http ? other.offline_fields(list) : other.http_fields(list);
+  std::vector<std::string> out;
+  for (const auto& entry : list.entries()) {
+    const std::string& name = entry->field.name();
+    if (name == "offline" || name == "url" || name == "seed" || !options.given(name)) continue;
+    out.push_back(concat("--", name,
+                         over_http ? ": has no effect on a server; give it to the server, not with "
+                                     "--url"
+                                   : ": is for --url, not for --offline"));
+  }
   return out;
 }
 
@@ -139,8 +191,20 @@ Json percentiles_json(const std::optional<Percentiles>& values) {
 
 Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
-Json result_json(const LoadMetrics& metrics, const LoadResult& result,
-                 const std::optional<DeviceIdle>& idle) {
+// The longest time between two tokens of a request.
+std::optional<double> longest_gap_ms(const LoadResult& result) {
+  std::optional<double> longest;
+  for (const RequestRecord& record : result.requests) {
+    for (std::size_t i = 1; i < record.token_times.size() && record.completed; ++i) {
+      double gap = (record.token_times[i] - record.token_times[i - 1]) * 1e3;
+      longest = std::max(longest.value_or(0), gap);
+    }
+  }
+  return longest;
+}
+
+// What both ways know.
+Json load_json(const LoadMetrics& metrics) {
   Json line;
   line["completed"] = metrics.completed;
   line["failed"] = metrics.failed;
@@ -153,13 +217,41 @@ Json result_json(const LoadMetrics& metrics, const LoadResult& result,
   line["tpot_ms"] = percentiles_json(metrics.tpot_ms);
   line["e2e_ms"] = percentiles_json(metrics.e2e_ms);
   line["goodput_rps"] = metrics.goodput_rps;
-  line["device_idle_share"] = idle ? Json(idle->share) : Json();
-  line["step_gap_share"] = idle ? Json(idle->between_steps) : Json();
+  line["device_idle_share"] = Json();
+  line["step_gap_share"] = Json();
   line["decode_tok_s"] = number(metrics.decode_tok_s);
   line["full_batch_tok_s"] = number(metrics.full_batch_tok_s);
   line["cached_tokens"] = metrics.cached_tokens;
+  line["preemptions"] = Json();
+  line["steps"] = Json();
+  return line;
+}
+
+Json offline_json(const LoadMetrics& metrics, const LoadResult& result,
+                  const std::optional<DeviceIdle>& idle) {
+  Json line = load_json(metrics);
+  if (idle) line["device_idle_share"] = idle->share;
+  if (idle) line["step_gap_share"] = idle->between_steps;
   line["preemptions"] = result.statistics.preemptions;
   line["steps"] = result.statistics.steps;
+  line["longest_itl_ms"] = number(longest_gap_ms(result));
+  return line;
+}
+
+Json http_json(LoadMetrics metrics, const LoadResult& result, bool stream) {
+  std::optional<double> longest;
+  if (stream) {
+    longest = longest_gap_ms(result);
+  } else {
+    for (auto member : {&LoadMetrics::ttft_ms, &LoadMetrics::itl_ms, &LoadMetrics::tpot_ms}) {
+      (metrics.*member).reset();
+    }
+    for (auto member : {&LoadMetrics::decode_tok_s, &LoadMetrics::full_batch_tok_s}) {
+      (metrics.*member).reset();
+    }
+  }
+  Json line = load_json(metrics);
+  line["longest_itl_ms"] = number(longest);
   return line;
 }
 
@@ -190,14 +282,12 @@ void bench_rank(const RankStart& start, const BenchServeOptions& wanted,
   if (wanted.trace_idle && start.world.size() == 1) idle = trace_device_idle(engine, wanted.load);
   if (!first) return;
   LoadMetrics metrics = load_metrics(wanted.load, result, wanted.level);
-  write_stdout(result_json(metrics, result, idle).dump() + "\n");
+  write_stdout(offline_json(metrics, result, idle).dump() + "\n");
 }
 
-int run_bench_serve(BenchServeOptions& wanted, const CommandInput& input) {
+int run_offline(BenchServeOptions& wanted, const CommandInput& input) {
   RunConfig& run = wanted.run;
   Options& options = input.options;
-  options.add_problems(wanted.problems());
-  options.throw_problems();
   std::optional<SourceModel> source;
   if (wanted.preset_name.empty()) source.emplace(wanted.model);
   run.model = source ? source->config() : preset(wanted.preset_name);
@@ -206,7 +296,6 @@ int run_bench_serve(BenchServeOptions& wanted, const CommandInput& input) {
   run.parallel = inference_layout(run.parallel);
   options.add_problems(run.resolve_layout());
   options.throw_problems();
-  wanted.load.sampling.seed = static_cast<std::uint64_t>(run.runtime.seed);
   check_request(run.model, load_request(wanted.load, run.model.vocab_size, 0), "a request");
   // A step waits for the weights more than for the arithmetic.
   constexpr double kReadingFlops = 8;
@@ -219,12 +308,65 @@ int run_bench_serve(BenchServeOptions& wanted, const CommandInput& input) {
   return kExitOk;
 }
 
+#ifdef BEV_HAS_SERVE
+LoadResult load_server(const HttpLoadOptions& http, const LoadOptions& load,
+                       const StopSignal& stop) {
+  return run_http_load(http, load, &stop);
+}
+#else
+LoadResult load_server(const HttpLoadOptions&, const LoadOptions&, const StopSignal&) {
+  BEV_FAIL(ErrorKind::kConfig,
+           "--url: this program was built without HTTP, since Boost or OpenSSL ",
+           "was missing (libboost-dev, libssl-dev); build it anew, or give --offline");
+}
+#endif
+
+int run_over_http(BenchServeOptions& wanted, const CommandInput& input) {
+  StopSignal stop("closing its connections");
+  wanted.http.verify_tls = !wanted.insecure;
+  wanted.http.warmup = wanted.warmup < 0 ? 1 : wanted.warmup;
+  on_process_0(input.launch, [&] {
+    LoadResult result = load_server(wanted.http, wanted.load, stop);
+    LoadMetrics metrics = load_metrics(wanted.load, result, wanted.level);
+    write_stdout(http_json(metrics, result, wanted.http.stream).dump() + "\n");
+    if (stop.received() == 0) return;
+    log_info(concat("stopped by signal ", stop.received(), ": ", result.requests.size(), " of ",
+                    wanted.load.requests, " requests had ended"));
+  });
+  return stop.received() == 0 ? kExitOk : kExitSignalBase + stop.received();
+}
+
+int run_bench_serve(BenchServeOptions& wanted, const CommandInput& input) {
+  RunConfig& run = wanted.run;
+  Options& options = input.options;
+  const bool over_http = !wanted.http.url.empty();
+  wanted.load.sampling.seed = static_cast<std::uint64_t>(run.runtime.seed);
+  std::vector<std::string> problems = wanted.problems();
+  auto add = [&](const std::vector<std::string>& more) {
+    problems.insert(problems.end(), more.begin(), more.end());
+  };
+  if (over_http && wanted.offline) {
+    problems.push_back("--url: excludes --offline; keep one");
+  } else if (!over_http && !wanted.offline) {
+    problems.push_back(
+        "--url: is missing; give the server's, or --offline and a model to load an engine here");
+  } else {
+    add(misplaced(options, over_http));
+    add(over_http ? wanted.http_problems() : wanted.offline_problems());
+  }
+  options.add_problems(problems);
+  options.throw_problems();
+  return over_http ? run_over_http(wanted, input) : run_offline(wanted, input);
+}
+
 }  // namespace
 
 const Command kBenchServeCommand = {
     .name = "bench serve",
-    .summary = "speed and latency of the inference engine under a load of requests",
+    .summary = "speed and latency of a server or of the inference engine under a load of requests",
     .examples =
+        "bevatron bench serve --url http://127.0.0.1:8000 --requests 1000 --input-len 960 "
+        "--output-len 128 --rate 8 --slo-ttft-ms 500\n"
         "bevatron bench serve --offline --hf-model DIR --requests 64 --input-len 960 "
         "--output-len 128 --bf16\n"
         "bevatron bench serve --offline --preset llama3-8b --requests 1000 --input-len 1000 "

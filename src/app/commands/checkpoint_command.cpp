@@ -56,7 +56,7 @@ void check_options(const CheckpointOptions& wanted, Options& options, std::size_
 std::vector<std::string> step_folders(const CheckpointOptions& wanted) {
   const std::string& folder = wanted.folders[0];
   std::vector<std::string> found;
-  if (wanted.ckpt_step < 0 && !path_exists(join_path(folder, kManifestName))) {
+  if (wanted.ckpt_step < 0 && !holds_step(folder)) {
     for (std::int64_t step : complete_steps(folder)) found.push_back(step_folder(folder, step));
   }
   if (found.empty()) found.push_back(find_step_folder(folder, wanted.ckpt_step));
@@ -155,15 +155,30 @@ std::string stats_text(const std::vector<TensorStats>& all, const Manifest& mani
   return out;
 }
 
+// Who wrote the checkpoint, and what of another program's is not taken.
+std::string origin_text(const CheckpointReader& reader) {
+  const ForeignNotes* foreign = reader.foreign();
+  if (foreign == nullptr) return concat("bevatron ", reader.manifest().program_version);
+  return concat(foreign->format, foreign->layout.empty() ? "" : ", ", foreign->layout);
+}
+std::string notes_text(const CheckpointReader& reader) {
+  const ForeignNotes* foreign = reader.foreign();
+  if (foreign == nullptr) return "";
+  std::string out;
+  if (!foreign->unreadable.empty()) out += concat("  no model: ", foreign->unreadable, "\n");
+  for (const std::string& what : foreign->ignored) out += concat("  ignored: ", what, "\n");
+  return out;
+}
+
 std::string inspect_text(const CheckpointReader& reader, const std::vector<TensorStats>& all) {
   const Manifest& manifest = reader.manifest();
   const TrainingState& state = manifest.state;
   return fmt::format(
              "{}\n  iteration {}, {} samples, {} tokens, {} iterations skipped, seed {}\n"
-             "  written by bevatron {}: {} tensors in {} shards, {} bytes\n\n",
+             "  written by {}: {} tensors in {} shards, {} bytes\n{}\n",
              reader.folder(), state.iteration, state.consumed_samples, state.consumed_tokens,
-             state.skipped, state.seed, manifest.program_version, manifest.tensors.size(),
-             manifest.shards.size(), stored_bytes(manifest)) +
+             state.skipped, state.seed, origin_text(reader), manifest.tensors.size(),
+             manifest.shards.size(), stored_bytes(manifest), notes_text(reader)) +
          stats_text(all, manifest);
 }
 
@@ -172,6 +187,12 @@ Json inspect_json(const CheckpointReader& reader, const std::vector<TensorStats>
   Json out{{"folder", reader.folder()},       {"program_version", manifest.program_version},
            {"bytes", stored_bytes(manifest)}, {"state", state_json(manifest.state)},
            {"config", Json::object()},        {"tensors", Json::array()}};
+  if (const ForeignNotes* foreign = reader.foreign()) {
+    out["format"] = foreign->format;
+    out["layout"] = foreign->layout;
+    out["ignored"] = foreign->ignored;
+    if (!foreign->unreadable.empty()) out["no_model"] = foreign->unreadable;
+  }
   for (const ConfigEntry& entry : manifest.config) {
     out["config"][entry.section][entry.name] = entry.value;
   }

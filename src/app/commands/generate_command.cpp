@@ -25,6 +25,7 @@
 #include "base/output.h"
 #include "chat/turn_end.h"
 #include "data/token_file.h"
+#include "infer/answer_text.h"
 #include "infer/exact_check.h"
 #include "infer/generate.h"
 #include "infer/text_stream.h"
@@ -144,13 +145,20 @@ struct GenerateJob {
                 std::ranges::find(request.end_tokens, token) != request.end_tokens.end();
     return !ends && !tokenizer->is_special(token);
   }
-  // The text of a sequence, up to a stop text.
-  std::string text_of(const std::vector<std::int32_t>& tokens) const {
+  // The text of a sequence, up to the stop text that ended it.
+  std::string text_of(const SequenceResult& result) const {
     std::vector<std::int32_t> shown;
-    std::ranges::copy_if(tokens, std::back_inserter(shown),
+    std::ranges::copy_if(result.tokens, std::back_inserter(shown),
                          [&](std::int32_t token) { return shows(token); });
-    std::string text = replace_invalid_utf8(tokenizer->decode(shown));
-    return text.substr(0, find_stop_text(text, request.stop));
+    std::string text = tokenizer->decode(shown);
+    if (!result.stop_text.empty()) {
+      // Its last character is one of the last token.
+      shown.pop_back();
+      std::size_t before = tokenizer->decode(shown).size(), size = result.stop_text.size();
+      text.resize(
+          std::min(text.find(result.stop_text, before - std::min(before, size - 1)), text.size()));
+    }
+    return replace_invalid_utf8(text);
   }
 };
 
@@ -162,7 +170,7 @@ class LiveOutput : public RequestSink {
       : job_(job), quiet_(quiet), start_(monotonic_seconds()) {
     sequences_.resize(job.prompts.size() * width());
     for (std::size_t i = 0; i < sequences_.size() && job.tokenizer; ++i) {
-      sequences_[i].text.emplace(*job.tokenizer, job.prompts[i / width()]);
+      sequences_[i].text.emplace(*job.tokenizer, job.prompts[i / width()], job.request.stop);
     }
   }
 
@@ -198,8 +206,7 @@ class LiveOutput : public RequestSink {
 
  private:
   struct Sequence {
-    std::optional<TextStream> text;
-    std::string held;     // may become a stop text
+    std::optional<AnswerText> text;
     std::string waiting;  // to be printed
     std::int64_t tokens = 0;
     bool ended = false;
@@ -225,22 +232,14 @@ class LiveOutput : public RequestSink {
     if (!sequence.text) {
       sequence.waiting += concat(sequence.tokens == 0 ? "" : " ", token);
     } else if (job_.shows(token)) {
-      sequence.held += sequence.text->add(token);
-      std::size_t settled = settled_length(sequence.held, job_.request.stop);
-      if (find_stop_text(sequence.held, job_.request.stop) == std::string::npos) {
-        sequence.waiting += sequence.held.substr(0, settled);
-        sequence.held.erase(0, settled);
-      }
+      bool may_stop = sequence.tokens + 1 >= job_.request.min_new_tokens;
+      sequence.waiting += sequence.text->add(token, may_stop);
     }
     ++sequence.tokens;
   }
 
   void end(Sequence& sequence, const std::string& stop_text) const {
-    if (sequence.text) {
-      if (stop_text.empty()) sequence.held += sequence.text->finish();
-      sequence.waiting += sequence.held.substr(
-          0, stop_text.empty() ? std::string::npos : sequence.held.find(stop_text));
-    }
+    if (sequence.text) sequence.waiting += sequence.text->finish(stop_text);
     sequence.waiting += '\n';
     sequence.ended = true;
   }
@@ -282,7 +281,7 @@ std::string result_json(const GenerateJob& job, const std::vector<RequestResult>
   if (job.tokenizer) text = Json::array();
   for (std::size_t prompt = 0; prompt < results.size(); ++prompt) {
     for (const SequenceResult& result : results[prompt].sequences) {
-      Json written = job.tokenizer ? Json(job.text_of(result.tokens)) : Json();
+      Json written = job.tokenizer ? Json(job.text_of(result)) : Json();
       sequences.push_back({{"prompt", prompt},
                            {"index", result.index},
                            {"tokens", result.tokens},

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include "app/commands/commands.h"
+#include "app/megatron_flags.h"
 #include "app/options.h"
+#include "base/fields.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "base/plural.h"
@@ -15,6 +17,13 @@
 namespace bev {
 
 namespace {
+
+struct PreprocessFlags : PreprocessConfig {
+  void fields(FieldList& list) {
+    PreprocessConfig::fields(list);
+    add_megatron_flags(list, "preprocess");
+  }
+};
 
 void print_result(const PreprocessResult& result, const PreprocessReport& report) {
   std::string text;
@@ -31,7 +40,7 @@ void print_result(const PreprocessResult& result, const PreprocessReport& report
   write_stdout(text);
 }
 
-int run_preprocess(PreprocessConfig& wanted, const CommandInput& input) {
+int run_preprocess(PreprocessFlags& wanted, const CommandInput& input) {
   input.options.add_problems(wanted.problems());
   input.options.throw_problems();
   if (input.launch.process != 0) return kExitOk;  // one process does the work
@@ -65,6 +74,6 @@ const Command kPreprocessCommand = {
         "data/ab --tokenizer tokenizer.json --partitions 16 --on-error skip\n"
         "zcat more.gz | bevatron preprocess --input /dev/stdin --input-format jsonl "
         "--output-prefix data/more --tokenizer tokenizer.json",
-    .call = call_of<PreprocessConfig, run_preprocess>};
+    .call = call_of<PreprocessFlags, run_preprocess>};
 
 }  // namespace bev

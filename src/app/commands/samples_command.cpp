@@ -13,6 +13,7 @@
 #include "base/output.h"
 #include "base/plural.h"
 #include "train/sft_data.h"
+#include "train/text_data.h"
 #include "train/token_files.h"
 
 namespace bev {
@@ -238,6 +239,7 @@ SplitSizes read_sizes(const std::vector<std::string>& words, std::vector<std::st
 
 int run_data_samples(DataSamplesOptions& wanted, const CommandInput& input) {
   DataConfig& data = wanted.run.data;
+  take_vocabulary_files(data);
   std::vector<std::string> problems = data.problems();
   bool conversations = !data.sft_data.empty();
   if (!data.has_token_files() && !data.mock_data && !conversations) {

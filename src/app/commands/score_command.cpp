@@ -11,9 +11,11 @@
 #include "app/options.h"
 #include "app/ranks.h"
 #include "app/run_config.h"
+#include "app/score_objective.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/output.h"
+#include "bridge/adapter_files.h"
 #include "bridge/hf_model.h"
 #include "bridge/safetensors.h"
 #include "bridge/weight_map.h"
@@ -23,6 +25,7 @@
 #include "models/model.h"
 #include "ops/converted.h"
 #include "ops/loss.h"
+#include "posttrain/reference_model.h"
 
 namespace bev {
 
@@ -32,6 +35,8 @@ struct ScoreOptions {
   ModelSource model;
   std::string tokens;
   std::string batch;
+  std::string objective;
+  std::string ref_model;
   std::string logits_out;
   std::string grads_out;
   bool logprobs = false;
@@ -40,6 +45,8 @@ struct ScoreOptions {
 
   void fields(FieldList& list);
   std::vector<std::string> problems() const;
+  // What a model for sequence classification does not give.
+  std::vector<std::string> label_problems() const;
 };
 
 void ScoreOptions::fields(FieldList& list) {
@@ -49,9 +56,18 @@ void ScoreOptions::fields(FieldList& list) {
   list.add("batch", batch,
            "JSON file {\"input_ids\": [[ids], ...], \"labels\": ..., \"attention_mask\": ...}; a "
            "field that the model does not use is an error");
+  list.add("objective", objective,
+           "loss of the pairs, rows or rollouts of --batch instead of cross entropy; what they and "
+           "\"settings\" hold is as in `bevatron objective`")
+      .one_of(objective_names());
+  list.add(
+      "ref-model", ref_model,
+      "Hugging Face folder of the reference, for --objective; without it the log-probabilities "
+      "of the reference are those of the batch, or 0");
   list.add("logits-out", logits_out,
            "safetensors file for the logits, [B,S,V] in fp32; 0 where there is no token");
-  list.add("grads-out", grads_out, "safetensors file for the gradients of the mean loss");
+  list.add("grads-out", grads_out,
+           "safetensors file for the gradients of the mean loss, in fp32, with --fp64 in fp64");
   list.add("logprobs", logprobs,
            "add the log-probability of every token: \"logprobs\" [[null, ...], ...]; null where "
            "there is none");
@@ -67,9 +83,25 @@ std::vector<std::string> ScoreOptions::problems() const {
   if (!tokens.empty() && !batch.empty()) {
     out.push_back("--batch: excludes --tokens; keep one");
   }
+  if (!objective.empty()) need(batch, "--batch", "the file with the completions", out);
+  if (objective.empty() && !ref_model.empty()) out.push_back("--ref-model: needs --objective");
+  if (!objective.empty() && (logprobs || !logits_out.empty())) {
+    out.push_back(concat(logprobs ? "--logprobs" : "--logits-out",
+                         ": excludes --objective, which prints \"logps\"; keep one"));
+  }
   if (!logits_out.empty() && logits_out == grads_out) {
     out.push_back(concat("--grads-out: ", grads_out, " is also --logits-out; give two files"));
   }
+  return out;
+}
+
+std::vector<std::string> ScoreOptions::label_problems() const {
+  std::vector<std::string> out;
+  if (run.model.num_labels == 0 || !objective.empty()) return out;
+  const char* why = ": the model scores sequences and predicts no tokens; leave it away";
+  if (!logits_out.empty()) out.push_back(concat("--logits-out", why));
+  if (!grads_out.empty()) out.push_back(concat("--grads-out", why));
+  if (logprobs) out.push_back(concat("--logprobs", why));
   return out;
 }
 
@@ -81,6 +113,7 @@ struct ScoreJob {
   const SourceModel& model;
   GlobalBatch batch;
   std::int64_t micro_batch_size = 1;
+  const ObjectiveScore* objective = nullptr;  // null: cross entropy
 };
 
 GlobalBatch read_input(const ScoreOptions& wanted) {
@@ -206,29 +239,30 @@ void write_logits(RankModel& model, const ScoreJob& job, std::span<const MicroBa
   if (file) file->commit();
 }
 
-// Writes the gradients of the mean loss; the gradients in the model are multiplied by `scale`.
+// Writes the gradients of the mean loss, of a model with adapters theirs alone; the gradients in
+// the model are multiplied by `scale`.
 void write_gradients(RankModel& model, const std::string& path, double scale) {
-  WeightMap map(model.options().model);
-  std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kF32);
+  const ModelConfig& config = model.options().model;
+  WeightMap map = config.lora.used() ? adapter_map(config) : WeightMap(config);
+  Dtype dtype = model.options().dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+  std::vector<ExportTensor> tensors = export_tensors(map, dtype);
   std::unique_ptr<SafetensorsWriter> writer;
   if (model.mesh().world().rank() == 0) {
     std::vector<TensorSpec> specs;
     for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
     writer = std::make_unique<SafetensorsWriter>(path, specs);
   }
-  ParamGather gather(model, ParamGather::What::kGradient);
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < map.params().size(); ++i) {
-    Tensor gradient = gather.gather(map.params()[i].param);
-    for (; next < tensors.size() && tensors[next].param == i; ++next) {
-      if (!writer) continue;
-      std::vector<float> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()));
-      split_param(map.params()[i], tensors[next].part, gradient.view().data, gradient.dtype(),
-                  Dtype::kF32, part.data());
-      for (float& value : part) value = static_cast<float>(value / scale);
-      writer->write(tensors[next].spec.name, std::as_bytes(std::span(part)));
-    }
-  }
+  gather_tensors(model, ParamGather::What::kGradient, map, tensors,
+                 [&](const ExportTensor& tensor, std::span<const std::byte> bytes) {
+                   visit_float(dtype, [&]<class T>(T) {
+                     std::vector<T> values(bytes.size() / sizeof(T));
+                     std::memcpy(values.data(), bytes.data(), bytes.size());
+                     for (T& value : values) {
+                       value = static_cast<T>(static_cast<double>(value) / scale);
+                     }
+                     writer->write(tensor.spec.name, std::as_bytes(std::span(values)));
+                   });
+                 });
   if (writer) writer->commit();
 }
 
@@ -259,14 +293,40 @@ void print_result(const StepResult& result, const Json& logprobs) {
   write_stdout(line.dump() + "\n");
 }
 
+// A model for sequence classification has scores in place of a loss.
+void score_sequences(Engine& engine, const ScoreJob& job) {
+  std::vector<std::vector<double>> scores =
+      sequence_scores(engine.model(), job.batch.samples, job.micro_batch_size);
+  if (engine.model().mesh().world().rank() != 0) return;
+  Json rows = Json::array();
+  std::size_t tokens = 0;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    Json row = Json::array();
+    for (double score : scores[i]) row.push_back(std::isfinite(score) ? Json(score) : Json());
+    rows.push_back(std::move(row));
+    tokens += job.batch.samples[i].tokens.size();
+  }
+  Json line{{"loss", nullptr}, {"tokens", tokens}, {"grad_norm", nullptr}, {"scores", rows}};
+  write_stdout(line.dump() + "\n");
+}
+
 void score_rank(const RankStart& start, const ScoreJob& job) {
   EngineOptions options = engine_options(job.wanted.run, start.threads, start.local_rank);
   options.optimizer = false;
+  if (job.objective != nullptr) options.objective = &job.objective->objective();
   Engine engine(start.world, start.kernels, options);
   job.model.load_weights(engine);
+  if (options.model.num_labels > 0 && job.objective == nullptr) return score_sequences(engine, job);
+  std::unique_ptr<RankModel> reference;
+  if (!job.wanted.ref_model.empty()) {
+    reference = open_reference(engine.model(), job.wanted.ref_model);
+  }
   std::vector<MicroBatch> batches =
       rank_micro_batches(engine.model().ctx(), job.batch.samples, job.micro_batch_size,
                          mtp_spec(engine.model().options().model));
+  if (job.objective != nullptr) {
+    CompletionPreparation(job.objective->rule(), engine.model(), reference.get()).prepare(batches);
+  }
   if (!job.wanted.logits_out.empty()) write_logits(engine.model(), job, batches);
   StepInput input;
   input.iteration = 1;
@@ -275,6 +335,12 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
   StepResult result = engine.gradients(batches, input);
   if (!job.wanted.grads_out.empty()) {
     write_gradients(engine.model(), job.wanted.grads_out, input.loss_scale);
+  }
+  if (job.objective != nullptr) {
+    std::string line = job.objective->result(engine.model(), reference.get(), job.micro_batch_size,
+                                             result.grad_norm);
+    if (start.world.rank() == 0) write_stdout(line + "\n");
+    return;
   }
   Json logprobs;
   if (job.wanted.logprobs) {
@@ -291,9 +357,15 @@ int run_score(ScoreOptions& wanted, const CommandInput& input) {
   options.throw_problems();
   SourceModel model(wanted.model);
   wanted.run.model = model.config();
+  options.add_problems(wanted.label_problems());
   options.add_problems(wanted.run.resolve_layout());
   options.throw_problems();
-  ScoreJob job = make_job(wanted, model, read_input(wanted));
+  std::optional<ObjectiveScore> objective;
+  if (!wanted.objective.empty()) {
+    objective.emplace(wanted.objective, wanted.batch, wanted.run.model, !wanted.ref_model.empty());
+  }
+  ScoreJob job = make_job(wanted, model, objective ? objective->batch() : read_input(wanted));
+  if (objective) job.objective = &*objective;
   run_ranks(input.launch, wanted.run.parallel, wanted.run.runtime,
             [&](const RankStart& start) { score_rank(start, job); });
   return kExitOk;

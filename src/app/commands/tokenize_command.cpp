@@ -194,10 +194,11 @@ std::vector<jinja::Value> read_conversations(const std::string& path, bool& seve
   return out;
 }
 
-nlohmann::ordered_json chat_json(const EncodedChat& chat) {
-  nlohmann::ordered_json out{{"text", chat.text}, {"input_ids", chat.ids}};
-  if (chat.assistant) out["assistant_masks"] = *chat.assistant;
-  return out;
+nlohmann::ordered_json chat_json(const EncodedChat& chat, const ChatTemplate& chat_template) {
+  return {{"text", chat.text},
+          {"input_ids", chat.ids},
+          {"assistant_masks", chat.assistant},
+          {"mask_source", mask_source(chat_template)}};
 }
 
 std::string tokenize_chats(const TokenizeOptions& wanted, const Tokenizer& tokenizer) {
@@ -218,9 +219,9 @@ std::string tokenize_chats(const TokenizeOptions& wanted, const Tokenizer& token
       conversations, wanted.threads, [&](const jinja::Value& messages) {
         return encode_chat(chat_template, tokenizer, messages, options);
       });
-  if (!several) return chat_json(chats[0]).dump() + "\n";
+  if (!several) return chat_json(chats[0], chat_template).dump() + "\n";
   auto out = nlohmann::ordered_json::array();
-  for (const EncodedChat& chat : chats) out.push_back(chat_json(chat));
+  for (const EncodedChat& chat : chats) out.push_back(chat_json(chat, chat_template));
   return out.dump() + "\n";
 }
 

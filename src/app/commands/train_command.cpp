@@ -17,17 +17,24 @@
 #include "app/run_folder.h"
 #include "app/run_outcome.h"
 #include "app/run_summary.h"
+#include "app/training.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/file.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "bridge/adapter_files.h"
+#include "bridge/adapter_start.h"
 #include "bridge/hf_model.h"
 #include "bridge/weight_files.h"
 #include "checkpoint/config_copy.h"
 #include "checkpoint/step_folders.h"
 #include "kernels/device.h"
 #include "plan/flops.h"
+#include "posttrain/completion_objective.h"
+#include "posttrain/distill_objective.h"
+#include "posttrain/reference_model.h"
 #include "posttrain/upcycling.h"
 #include "tokenizer/tokenizer.h"
 #include "train/profile.h"
@@ -62,11 +69,65 @@ struct RunParts {
   RunFolder* folder;  // null if nothing is saved, or in processes other than the first
   bool replaces;      // the run takes the place of another one in --save
   StagingPool staging;
+  BatchMaker* maker = nullptr;  // instead of data
   std::unique_ptr<Storage> storage = make_disk_storage();
 };
 
 bool exports(const RunConfig& run) {
   return !run.train.export_hf.empty() || !run.checkpoint.save_hf.empty();
+}
+
+// What a rank that trains on preferences has besides its engine, which must outlive it.
+class PreferenceParts {
+ public:
+  // Collective.
+  PreferenceParts(Engine& engine, const RunConfig& run, const RunData& data) {
+    const ObjectiveRule rule = run.data.preferences.rule();
+    RankModel* reference = nullptr;
+    if (rule.uses_reference() && data.needs_reference) reference = &choose_reference(engine, run);
+    preparation_.emplace(rule, engine.model(), reference);
+    engine.set_preparation(&*preparation_);
+  }
+
+ private:
+  // The model itself without its adapters, or a model of a folder.
+  RankModel& choose_reference(Engine& engine, const RunConfig& run) {
+    const std::string& given = run.data.preferences.ref_model;
+    if (given.empty() && run.model.lora.used()) return engine.model();
+    const std::string& folder = given.empty() ? run.train.hf_model : given;
+    BEV_CHECK(!folder.empty(), ErrorKind::kConfig, "--ref-model: is missing; the objective ",
+              "compares with a reference, usually the model that the run began with");
+    reference_ = open_reference(engine.model(), folder);
+    return *reference_;
+  }
+
+  std::unique_ptr<RankModel> reference_;
+  std::optional<CompletionPreparation> preparation_;
+};
+
+// What a rank that learns from a teacher has besides its engine, which must outlive it.
+class DistillParts {
+ public:
+  // Loads the teacher of the objective. Collective.
+  DistillParts(Engine& engine, const RunConfig& run, DistillObjective& objective)
+      : teacher_(
+            open_reference(engine.model(), run.data.preferences.teacher_model, "--teacher-model")),
+        preparation_(*teacher_) {
+    objective.set_teacher(*teacher_);
+    engine.set_preparation(&preparation_);
+  }
+
+ private:
+  std::unique_ptr<RankModel> teacher_;
+  DistillPreparation preparation_;
+};
+
+// The adapter to go on with, or a new one.
+void begin_adapter(Engine& engine, const std::string& folder) {
+  if (!engine.model().options().model.lora.used()) return;
+  if (!folder.empty()) return load_adapter(engine, folder);
+  start_adapter(engine.model());
+  engine.weights_written();
 }
 
 // Fills in `outcome` on the first rank of a process.
@@ -76,6 +137,16 @@ void train_rank(const RankStart& start, RunParts& parts, Trace* trace, RunOutcom
   options.trace = trace;
   options.params_norm = run.log.log_params_norm;
   options.zero_gradients = run.log.log_num_zeros_in_grad;
+  std::optional<CompletionObjective> objective;
+  std::optional<DistillObjective> distill;
+  if (run.data.preferences.distills()) {
+    options.objective = &distill.emplace(run.data.preferences.rule().distill);
+  } else if (parts.maker != nullptr) {
+    parts.maker->change(options);
+  } else if (run.data.preferences.any()) {
+    objective.emplace(run.data.preferences.rule(), CompletionInputs());
+    options.objective = &*objective;
+  }
   Engine engine(start.world, start.kernels, options);
   TrainerConfig config = trainer_config(run);
   const std::string& folder = run.train.hf_model;
@@ -86,8 +157,16 @@ void train_rank(const RankStart& start, RunParts& parts, Trace* trace, RunOutcom
     // A checkpoint with experts has all weights; the folder may be the dense model that they were
     // made of.
     if (!folder.empty() && !run.checkpoint.loads_experts) load_hf_weights(engine, folder);
+    begin_adapter(engine, run.train.adapter);
     config.start = resume(engine, run.checkpoint, parts.config);
   }
+  std::optional<PreferenceParts> preferences;
+  if (objective) preferences.emplace(engine, run, parts.data);
+  std::optional<DistillParts> teacher;
+  if (distill) teacher.emplace(engine, run, *distill);
+  std::unique_ptr<StepSource> source;
+  if (parts.maker != nullptr) source = parts.maker->open(engine);
+  config.source = source.get();
   if (parts.folder != nullptr && start.first) parts.folder->begin();
   if (parts.replaces && start.first) move_local_checkpoints(run.checkpoint);
   // Read before the run: at its end they may have moved.
@@ -114,6 +193,9 @@ void train_rank(const RankStart& start, RunParts& parts, Trace* trace, RunOutcom
   if (!run.train.export_hf.empty()) {
     export_hf(engine.model(), run.train.export_hf, files);
     if (start.first) outcome.exported = true;
+  }
+  if (!run.train.export_adapter.empty()) {
+    export_adapter(engine.model(), run.train.export_adapter, folder);
   }
   if (hf_export) hf_export->finish();
 }
@@ -143,6 +225,18 @@ void check_outputs(const RunConfig& run) {
   }
   if (exports(run) && !run.data.sft_data.empty()) {
     warn_of_endless_turns(run.data.tokenizer, run.data.chat_template);
+  }
+  BEV_CHECK(!exports(run) || !run.model.mup.use_mup, ErrorKind::kConfig,
+            "--use-mup: Hugging Face has no place for its factors; leave out --export-hf and "
+            "--save-hf");
+  const TrainConfig& train = run.train;
+  const std::pair<const char*, std::int64_t> dumps[] = {
+      {"--save-activations-interval", train.save_activations_interval},
+      {"--save-dgrads-interval", train.save_dgrads_interval},
+      {"--save-wgrads-interval", train.save_wgrads_interval}};
+  for (const auto& [flag, interval] : dumps) {
+    BEV_CHECK(interval == 0 || !run.checkpoint.save.empty(), ErrorKind::kConfig, flag,
+              ": needs --save DIR, where the files go");
   }
   const LogConfig& log = run.log;
   // The folder is made last: nothing is left of a run that is refused.
@@ -237,7 +331,9 @@ std::shared_ptr<const Dataset> settle_epochs(RunConfig& run, const RunConfig& gi
   return conversations;
 }
 
+// Opens the data; a run that makes its batches has none.
 RunData open_run_data(const RunConfig& run, std::shared_ptr<const Dataset> conversations) {
+  if (run.data.preferences.rollouts) return {};
   std::int64_t dp = run.parallel.data_parallel_size;
   BatchSchedule batches(run.batch.spec(dp, run.data.seq_length));
   SampleNeeds needs = sample_needs(run.train, batches,
@@ -298,14 +394,21 @@ std::vector<ConfigEntry> manifest_config(RunConfig& run, const DataConfig& given
   return entries;
 }
 
-int run_train(TrainFlags& wanted, const CommandInput& input) {
-  RunConfig& run = wanted.run;
+}  // namespace
+
+int run_training(RunConfig& run, const CommandInput& input, BatchMaker* maker) {
   bool speaks = input.launch.process == 0;  // process of world rank 0
   std::optional<std::int64_t> last_saved = choose_run(run, input);
   LoadedModel loaded = model_to_load(run.checkpoint);
   run.checkpoint.loaded_vocab_size = loaded.vocab_size;
   run.checkpoint.loads_experts = loaded.experts;
   choose_model(run, input.fields, input.options);
+  // As TRL does: policy and reference are compared without noise.
+  if (run.data.preferences.any()) {
+    if (!input.options.given("hidden-dropout")) run.model.hidden_dropout = 0;
+    if (!input.options.given("attention-dropout")) run.model.attention_dropout = 0;
+  }
+  if (maker != nullptr) input.options.add_problems(maker->settle(run));
   Replay replay = open_replay(run);
   std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(run.data, run.train.hf_model);
   const std::vector<std::string> notes = fit_new_model(run, input.options);
@@ -325,7 +428,8 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   if (run.train.dry_run) return dry_run(run, speaks);
   check_device(run);
   const MemoryFit memory = check_memory(run, input.launch);
-  StopSignal stop;
+  if (maker != nullptr) maker->prepare(run, tokenizer.get(), input);
+  StopSignal stop("this step", run.train.exit_signal_number());
   std::optional<RunFolder> folder;
   on_process_0(input.launch, [&] {
     check_outputs(run);
@@ -346,18 +450,28 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
       run, input.launch, model_flops(run.model, run.batch.micro_batch_size, run.data.seq_length));
   if (speaks) say_start(run, runtime, data, input.launch, memory);
   std::unique_ptr<Profile> profile = open_profile(run, input.launch);
+  FieldList recorded;  // without flags that only `rl` has
+  run.fields(recorded);
   RunParts parts{run,
-                 manifest_config(run, given_data, input.fields),
+                 manifest_config(run, given_data, recorded),
                  data,
                  stop,
                  folder ? &*folder : nullptr,
                  replaces_run(run.checkpoint, last_saved),
-                 StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes))};
+                 StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes)),
+                 maker};
   RunOutcome outcome;
   std::optional<Error> failure = train_ranks(parts, input.launch, runtime, profile.get(), outcome);
   if (profile) profile->finish();
+  if (speaks && maker != nullptr && outcome.trained) maker->finish(outcome);
   if (speaks) print_summary(run, outcome);
   return end_of_run(outcome, failure, speaks);
+}
+
+namespace {
+
+int run_train(TrainFlags& wanted, const CommandInput& input) {
+  return run_training(wanted.run, input);
 }
 
 }  // namespace
