@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "app/commands/commands.h"
 #include "app/options.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "models/families/family.h"
 #include "tests/support/expect_error.h"
 
 namespace bev {
@@ -44,9 +47,10 @@ TEST(Help, LinesFitATerminal) {
 TEST(Help, AnUnknownCommandSuggestsTheNearest) {
   expect_error(ErrorKind::kConfig, {"'trian' is not a command; did you mean train?"},
                [] { find_command("trian"); });
-  expect_error(ErrorKind::kConfig,
-               {"there are train, score, generate, embed, bench serve, convert, checkpoint verify"},
-               [] { find_command("xyzzyxyzzy"); });
+  expect_error(
+      ErrorKind::kConfig,
+      {"there are train, rl, score, generate, embed, ", "bench serve, convert, checkpoint verify"},
+      [] { find_command("xyzzyxyzzy"); });
 }
 
 TEST(Help, CommandsMayHaveTwoWords) {
@@ -59,14 +63,36 @@ TEST(Help, CommandsMayHaveTwoWords) {
                [&] { find_command(words); });
 }
 
+TEST(Help, ModelsAreThoseThatTestsRan) {
+  const std::string words[] = {"models", "--json"};
+  const auto list = nlohmann::json::parse(help_for(words, false)).at("families");
+  EXPECT_EQ(list.size(), families().size());
+  for (const auto& family : list) {
+    for (const char* key : {"reads", "writes", "trains", "generates"}) {
+      EXPECT_TRUE(family.at(key).get<bool>()) << family;
+    }
+    for (const char* key : {"model_types", "presets", "layouts", "refuses"}) {
+      EXPECT_FALSE(family.at(key).empty()) << family;
+    }
+    EXPECT_EQ(family.at("model_types").at(0), family.at("name"));
+    for (const std::string name : family.at("presets")) EXPECT_NO_THROW(preset(name));
+  }
+  EXPECT_THAT(help_for({words, 1}, false), HasSubstr("deepseek_v3, kimi_k2"));
+}
+
 TEST(Help, MarkdownHasEverySectionOnceWithItsCommands) {
   std::string text = flags_markdown();
-  EXPECT_THAT(text, HasSubstr("\n## precision\nTaken by `train`, `score`, `generate`, `embed`, "
-                              "`bench serve`, `verify`, "
-                              "`schedule`.\n"));
+  const std::string begin = "\n## precision\nTaken by ";
+  const std::size_t at = text.find(begin);
+  ASSERT_NE(at, std::string::npos);
+  const std::string commands = text.substr(at, text.find(".\n", at) - at);
+  EXPECT_THAT(commands, HasSubstr("`train`, `rl`, `score`, `generate`, `embed`, "));
+  EXPECT_THAT(commands, HasSubstr("`bench serve`, "));
+  EXPECT_THAT(commands, HasSubstr("`verify`, `schedule`"));
+  EXPECT_THAT(commands, Not(HasSubstr("`convert`")));
   EXPECT_EQ(text.find("\n## model\n"), text.rfind("\n## model\n"));
   EXPECT_THAT(text, HasSubstr("| `--tensor-model-parallel-size`, `--tp` | `integer >= 1"));
-  EXPECT_THAT(text, HasSubstr("`learned_absolute\\|rope\\|none`"));
+  EXPECT_THAT(text, HasSubstr("`learned_absolute\\|rope\\|none\\|yarn`"));
   EXPECT_THAT(text, HasSubstr("| `--swiglu` | `shorthand` |  | --gated --activation silu |"));
 }
 

@@ -142,12 +142,12 @@ TEST_F(OptionsTest, AScriptOfMegatronIsReadAsItIs) {
 }
 
 TEST_F(OptionsTest, FlagsOfMegatronThatMatterAreRefusedWithWhatToGive) {
-  EXPECT_THAT(parse({"--vocab-file", "v.json", "--fp8-hybrid", "--lr", "1"}).problems(),
-              ElementsAre(HasSubstr("--vocab-file: give --tokenizer the folder"),
+  EXPECT_THAT(parse({"--yaml-cfg", "v.yaml", "--fp8-hybrid", "--lr", "1"}).problems(),
+              ElementsAre(HasSubstr("--yaml-cfg: give --config FILE.yaml"),
                           "--fp8-hybrid: give --fp8-format hybrid"));
   Options yaml = parse_yaml("moe-grouped-gemm: true\nsft: true\n");
   EXPECT_THAT(yaml.notes(), ElementsAre(HasSubstr("run.yaml:1: moe-grouped-gemm: is not needed")));
-  EXPECT_THAT(yaml.problems(), ElementsAre(HasSubstr("run.yaml:2: sft: give the conversations")));
+  EXPECT_THAT(yaml.problems(), ElementsAre(HasSubstr("run.yaml:2: sft: give --sft-data")));
 }
 
 TEST_F(OptionsTest, FollowUpsOfAnUnreadValueAreLeftOut) {

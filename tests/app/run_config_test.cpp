@@ -414,9 +414,12 @@ TEST_F(RunConfigTest, WeightDecayNeedsAStyleForItsEnds) {
               Contains(HasSubstr("--start-weight-decay: an increasing weight decay needs both")));
 }
 
-TEST_F(RunConfigTest, StepScheduleExcludesTheGlobalBatch) {
+TEST_F(RunConfigTest, StepScheduleEndsAtTheGlobalBatch) {
   EXPECT_THAT(resolve({"--step-batch-size-schedule", "0:4 1M:8", "--global-batch-size", "4"}),
-              ElementsAre(HasSubstr("cannot be combined with --global-batch-size")));
+              ElementsAre(HasSubstr("--global-batch-size: 4 is not 8, the last batch of")));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--step-batch-size-schedule", "0:4 1M:8", "--global-batch-size", "8"}),
+              IsEmpty());
   run = RunConfig();
   EXPECT_THAT(resolve({"--step-batch-size-schedule", "0:4 1M:nine"}),
               ElementsAre(HasSubstr("--step-batch-size-schedule: \"1M:nine\" is not")));

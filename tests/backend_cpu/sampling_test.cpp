@@ -47,6 +47,12 @@ template <class T>
 std::vector<T> edited(const Row<T>& row) {
   const SamplingRule& rule = row.rule;
   std::vector<T> x = row.logits;
+  if (rule.only_edited) {
+    std::fill(x.begin(), x.end(), static_cast<T>(-kInfinity));
+    for (const LogitEdit& edit : row.edits) {
+      x[static_cast<std::size_t>(edit.token)] = row.logits[static_cast<std::size_t>(edit.token)];
+    }
+  }
   for (const LogitEdit& edit : row.edits) {
     x[static_cast<std::size_t>(edit.token)] += static_cast<T>(edit.bias);
   }
@@ -195,6 +201,7 @@ Row<T> random_row(Numbers& numbers, std::int64_t columns) {
     row.edits.push_back(
         {static_cast<std::int32_t>(numbers.below(columns)), static_cast<float>(bias)});
   }
+  row.rule.only_edited = numbers.below(row.edits.empty() ? 30 : 3) == 0;
   if (numbers.below(2) == 0) {
     row.rule.repetition_penalty = numbers.one_of({1.0, 1.3, 0.7});
     row.rule.frequency_penalty = numbers.one_of({0.0, 0.4, -0.2});

@@ -31,9 +31,13 @@ class CudaGemm : public CudaRig {
     for (const Kernels* kernels : tables()) {
       c.device = copy_of(before.device);
       kernels->gemm.gemm(cuda_stream(), args(&Twin::device));
-      EXPECT_LT(error(c), tolerance(out))
+      // Exact kernels add the terms of a sum one after the other, so rounding grows with their
+      // number.
+      const bool exact = kernels != &cuda();
+      const double terms = exact ? 1 + static_cast<double>(p.k) / 1024 : 1;
+      EXPECT_LT(error(c), terms * tolerance(out))
           << p.m << " x " << p.n << " x " << p.k << " " << name_of(in) << " to " << name_of(out)
-          << (kernels == &cuda() ? "" : ", exact");
+          << (exact ? ", exact" : "");
     }
   }
   std::vector<const Kernels*> tables() { return {&cuda(), &cuda_exact_kernels()}; }

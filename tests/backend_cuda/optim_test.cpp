@@ -307,6 +307,72 @@ TEST_F(CudaOptim, SgdMatchesTheCpu) {
   }
 }
 
+TEST_F(CudaOptim, LionMatchesTheCpu) {
+  for (Dtype model : kModelDtypes) {
+    for (std::int64_t size : {1, 3001, 4096}) {
+      StepState state = some_state(2);
+      Tensor device_state = upload_state(state);
+      Twin main = random(Dtype::kF32, {size}), grad = random(Dtype::kF32, {size});
+      Twin m = random(Dtype::kF32, {size}), values = poisoned(model, {size});
+      auto args = [&](Tensor Twin::*side, const StepState* at) {
+        return LionArgs{.main = (main.*side).view(),
+                        .grad = (grad.*side).view(),
+                        .m = (m.*side).view(),
+                        .values = (values.*side).view(),
+                        .state = at};
+      };
+      cpu().optim.lion(cpu_stream(), args(&Twin::exact, &state));
+      cuda().optim.lion(cuda_stream(), args(&Twin::device, state_of(device_state)));
+      EXPECT_LT(error(main), 1e-6);
+      EXPECT_LT(error(m), 1e-6);
+      EXPECT_LT(error(values), tolerance(model));
+    }
+  }
+}
+
+TEST_F(CudaOptim, DirectionsAndMatrixUpdatesMatchTheCpu) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    for (bool momentum : {true, false}) {
+      for (std::int64_t size : {1, 3001, 4096}) {
+        StepState state = some_state(2);
+        Tensor device_state = upload_state(state);
+        Twin grad = random(dtype, {size}), m = random(Dtype::kF32, {size});
+        Twin out = poisoned(dtype, {size});
+        auto direction = [&](Tensor Twin::*side, const StepState* at) {
+          return DirectionArgs{.grad = (grad.*side).view(),
+                               .m = momentum ? (m.*side).view() : View{},
+                               .out = (out.*side).view(),
+                               .state = at,
+                               .momentum = 0.9,
+                               .nesterov = size == 4096};
+        };
+        cpu().optim.direction(cpu_stream(), direction(&Twin::exact, &state));
+        cuda().optim.direction(cuda_stream(), direction(&Twin::device, state_of(device_state)));
+        EXPECT_LT(error(out), tolerance(dtype));
+        EXPECT_LT(error(m), 1e-6);
+        Twin main = random(Dtype::kF32, {size}), values = poisoned(dtype, {size});
+        Twin update = random(dtype, {size});
+        auto apply = [&](Tensor Twin::*side, const StepState* at) {
+          return MatrixUpdateArgs{.main = (main.*side).view(),
+                                  .update = (update.*side).view(),
+                                  .values = (values.*side).view(),
+                                  .state = at,
+                                  .factor = 3,
+                                  .update_has_lr = momentum};
+        };
+        cpu().optim.matrix_update(cpu_stream(), apply(&Twin::exact, &state));
+        cuda().optim.matrix_update(cuda_stream(), apply(&Twin::device, state_of(device_state)));
+        EXPECT_LT(error(main), 1e-6);
+        EXPECT_LT(error(values), tolerance(dtype));
+      }
+    }
+  }
+  Twin sum = words<double>({6.25}), factor = poisoned(Dtype::kF32, {1});
+  cpu().optim.inverse_norm(cpu_stream(), sum.exact.as<double>(), 1e-7, factor.exact);
+  cuda().optim.inverse_norm(cuda_stream(), sum.device.as<double>(), 1e-7, factor.device);
+  EXPECT_LT(error(factor), 1e-6);
+}
+
 TEST_F(CudaOptim, SkipLeavesEverythingAsItIs) {
   StepState state = some_state(3);
   state.skip = 1;

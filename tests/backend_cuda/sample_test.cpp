@@ -59,6 +59,7 @@ class CudaSample : public CudaRig {
     if (uniform() < 0.3) {
       rule.edits_begin = below(100);
       rule.edits_end = rule.edits_begin + below(kEdits - 100);
+      rule.only_edited = uniform() < 0.3;
     }
     rule.fraction = 0.001 + 0.998 * uniform();
     if (uniform() < 0.05) rule.forced = below(columns);

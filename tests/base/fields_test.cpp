@@ -136,6 +136,7 @@ TEST_F(Fields, AreFoundByEverySpelling) {
   EXPECT_EQ(list.find("absent"), nullptr);
   EXPECT_EQ(&list.find_negated("no-on")->field, list.find("on"));
   EXPECT_EQ(&list.find_negated("disable-it")->field, list.find("on"));
+  EXPECT_EQ(&list.find_negated("disable-on")->field, list.find("on"));
   EXPECT_EQ(list.find_negated("no-count"), nullptr);
   EXPECT_EQ(list.find_negated(""), nullptr);
   EXPECT_EQ(list.find_shorthand("tiny")->section, "second");

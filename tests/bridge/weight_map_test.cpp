@@ -372,7 +372,7 @@ TEST(WeightMap, ManyProblemsAreCut) {
 
 TEST(WeightMap, AConfigurationOutsideOfTheFamilyIsAnError) {
   ModelConfig config = preset("llama-tiny");
-  config.post_norms = true;
+  config.norm_placement = NormPlacement::kPreAndPost;
   expect_error(ErrorKind::kConfig, {"llama models have no weights for", "post_attention_layernorm"},
                [&] { WeightMap map(config); });
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "chat/assistant_spans.h"
 #include "chat/chat_template.h"
 #include "chat/jinja/value_text.h"
 
@@ -108,8 +109,32 @@ TEST(GoldenChat, AssistantMasksAreTheReferences) {
         encode_chat(chat, *tokenizer,
                     value_of(chats["conversations"][row["conversation"].get<std::string>()]), {});
     ASSERT_EQ(encoded.ids, row["ids"].get<std::vector<std::int32_t>>());
-    ASSERT_TRUE(encoded.assistant.has_value());
-    EXPECT_EQ(Json(*encoded.assistant), row["mask"]);
+    EXPECT_EQ(Json(encoded.assistant), row["mask"]);
+  }
+}
+
+// trl's variants of these templates have {% generation %} blocks; without them provenance finds the
+// same spans. What a variant's block has of the generation prompt is taken off in provenance.py.
+TEST(GoldenChat, ProvenanceFindsTheSpansOfTemplatesWithTags) {
+  const Json golden = read_golden("provenance.json"), chats = read_golden("chats.json");
+  const jinja::Value special_tokens = value_of(chats["special_tokens"]);
+  ASSERT_GE(golden["rows"].size(), 100u);
+  std::map<std::string, ChatTemplate> templates;
+  for (const Json& row : golden["rows"]) {
+    SCOPED_TRACE(row.dump());
+    std::string name = row[0];
+    auto [chat, added] = templates.try_emplace(name, jinja::Template(read_template(name), name),
+                                               *special_tokens.dict());
+    const jinja::Value messages = value_of(golden["conversations"][row[1].get<std::string>()]);
+    ChatOptions options;
+    if (row[2].get<bool>()) options.tools = value_of(chats["options"][2]["tools"]);
+    jinja::Rendered rendered = chat->second.render(messages, options);
+    std::vector<std::vector<std::size_t>> spans;
+    for (jinja::GenerationSpan span :
+         assistant_spans(rendered, messages.sequence()->items, chat->second.header())) {
+      spans.push_back({span.begin, span.end});
+    }
+    EXPECT_EQ(Json(spans), row[3]) << rendered.text;
   }
 }
 

@@ -15,6 +15,7 @@ struct Case {
   double softcap = 0, dropout = 0;
   bool causal = true;
   Dtype dtype = Dtype::kBf16;
+  bool chunked = false;
 };
 
 // A sequence, one that continues another, and a short one.
@@ -46,6 +47,7 @@ class Problem {
                .rule = {.scale = 1 / std::sqrt(static_cast<double>(item.head_size)),
                         .softcap = item.softcap,
                         .window = item.window,
+                        .chunked = item.chunked,
                         .causal = item.causal,
                         .dropout = item.dropout},
                .random = {}},
@@ -136,6 +138,7 @@ TEST(EmulatedAttentionBackward, MatchesTheCpu) {
                                             {1, 1, 192, 128},
                                             {1, 1, 256, 256, -1, 3},
                                             {2, 1, 40, 40, -1, 0, 0.5, true, Dtype::kF32},
+                                            {2, 1, 64, 64, 23, 0, 0, true, Dtype::kBf16, true},
                                             {2, 2, 20, 12, 9, 2, 0, true, Dtype::kF32}}) {
     SCOPED_TRACE(testing::Message() << "heads of " << item.head_size << ", softcap " << item.softcap
                                     << ", dropout " << item.dropout);

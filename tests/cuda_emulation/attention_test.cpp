@@ -27,6 +27,7 @@ struct Case {
   Dtype dtype = Dtype::kBf16;
   std::int64_t padding = 8;  // elements between the rows of keys
   bool values_in_keys = false;
+  bool chunked = false;
 };
 
 struct Memory {
@@ -53,6 +54,7 @@ class Problem {
                .rule = {.scale = 1 / std::sqrt(static_cast<double>(item.head_size)),
                         .softcap = item.softcap,
                         .window = item.window,
+                        .chunked = item.chunked,
                         .causal = item.causal},
                .random = {}},
         q_(random_buffer(item.dtype, {q_rows(), shape_.q_stride}, 1, 2)),
@@ -128,7 +130,8 @@ class Problem {
   std::vector<std::int64_t> first_keys() const {
     std::vector<std::int64_t> keys;
     for (const AttentionRun& run : runs_) {
-      keys.push_back(item_.window < 0 || !item_.causal ? 0 : run.offset - item_.window);
+      const bool all = item_.window < 0 || !item_.causal || item_.chunked;
+      keys.push_back(all ? 0 : run.offset - item_.window);
     }
     return keys;
   }
@@ -246,6 +249,7 @@ TEST(EmulatedAttention, DecodesMatchTheCpu) {
        .v_size = 256,
        .softcap = 5},
       {.name = "narrow window", .runs = tokens, .window = 3},
+      {.name = "chunks", .runs = {{1, 65}, {1, 300}, {7, 90}}, .window = 63, .chunked = true},
       {.name = "several queries", .runs = {{4, 90}, {7, 7}, {8, 300}}, .heads = 8, .kv_heads = 1},
       {.name = "full", .runs = {{4, 90}, {1, 200}}, .window = 40, .causal = false},
       {.name = "8", .runs = tokens, .head_size = 8, .v_size = 16},

@@ -1,10 +1,8 @@
-// The GEMM kernels for linear layers without TMA: few rows (gemm_ring, gemm_skinny), and tiles of
-// mma.sync.
+// The GEMM kernels for linear layers without TMA: few rows (gemm_ring), and tiles of mma.sync.
 #include "kernels/gemm.h"
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/gemm/gemm_skinny.h"
 #include "backend/cuda/gemm/linear_gemm.h"
 #include "tests/cuda_emulation/emulated_stream.h"
 
@@ -142,25 +140,6 @@ TEST(EmulatedGemm, TilesOfManyRowsMatchTheDefinition) {
   EmulatedStream stream;
   Problem problem({130, 129, 72, Dtype::kF16, Dtype::kF16, true, 1});
   problem.check([&](const cuda::LinearGemm& gemm) { cuda::linear_mma(stream, gemm); });
-}
-
-TEST(EmulatedGemm, SkinnyTilesMatchTheDefinition) {
-  for_cases([](const Case& item, const Stream& stream) {
-    if (item.m > 16 || item.padding > 0) return;
-    Problem problem(item);
-    problem.check([&](const cuda::LinearGemm& gemm) {
-      const auto at = [](const void* data) { return const_cast<void*>(data); };
-      const GemmArgs args{
-          .a = {at(gemm.a), gemm.in, {gemm.m, gemm.k}},
-          .b = {at(gemm.b), gemm.in, {gemm.n, gemm.k}},
-          .c = {gemm.c, gemm.out, {gemm.m, gemm.n}},
-          .transpose_b = true,
-          .alpha = gemm.alpha,
-          .bias = gemm.bias == nullptr ? View{} : View{at(gemm.bias), gemm.in, {gemm.n}}};
-      EXPECT_TRUE(cuda::gemm_skinny_supports(args));
-      cuda::gemm_skinny(stream, args);
-    });
-  });
 }
 
 }  // namespace

@@ -134,6 +134,7 @@ void add_random_row(Numbers& numbers, Rows& rows) {
     edits.push_back({static_cast<std::int32_t>(numbers.below(rows.columns)), bias});
     if (i > 100 && bias == -kInfinity) edits.back().bias = 0.1f;
   }
+  rule.only_edited = numbers.below(edits.empty() ? 30 : 3) == 0;
   std::vector<std::int32_t> counts;
   if (numbers.below(2) == 0) {
     rule.repetition_penalty = numbers.one_of({1.0, 1.3, 0.7});
@@ -185,6 +186,36 @@ TEST(EmulatedSampling, LongRowsMatchTheCpu) {
     rows.add(logits,
              {.temperature = 50, .top_p = 0.9, .min_p = 0.4, .fraction = 0.99, .top_k = 15000});
     compare(rows);
+    if (HasFailure()) return;
+  }
+}
+
+// A few tokens of a long row may be selected; twice in the list, and in slices without any.
+TEST(EmulatedSampling, RowsOfFewAllowedTokensMatchTheCpu) {
+  Numbers numbers(78);
+  const std::int64_t columns = 41001;
+  const std::vector<float> logits = random_logits(numbers, columns);
+  for (int processors : {1, 132}) {
+    Rows rows{.columns = columns};
+    const std::vector<LogitEdit> few = {{40000, 0}, {17, 0}, {40000, 1}, {18, -kInfinity}, {9, 0}};
+    rows.add(logits, {.only_edited = true}, few);
+    rows.add(logits, {.temperature = 100, .fraction = 0.7, .only_edited = true}, few);
+    rows.add(logits, {.temperature = 9, .top_p = 0.9, .fraction = 0.99, .only_edited = true}, few);
+    rows.add(logits, {.temperature = 9, .fraction = 0.5, .top_k = 2, .only_edited = true}, few);
+    rows.add(logits, {.temperature = 1, .only_edited = true}, {{5, -kInfinity}});
+    rows.add(logits, {.temperature = 1, .only_edited = true});
+    std::vector<LogitEdit> many;
+    for (int i = 0; i < 1500; ++i) {
+      many.push_back({static_cast<std::int32_t>(numbers.below(900)), 0.25f * (i % 5)});
+    }
+    rows.add(logits, {.temperature = 3, .fraction = 0.4, .only_edited = true}, many);
+    rows.add(logits, {.forced = 3, .only_edited = true}, few);
+    std::vector<float> bad = logits;
+    bad[20000] = kNan;  // not among the allowed ones
+    rows.add(bad, {.temperature = 1, .only_edited = true}, few);
+    bad[20000] = kInfinity;
+    rows.add(bad, {.only_edited = true}, few);
+    compare(rows, {.multiprocessors = processors});
     if (HasFailure()) return;
   }
 }

@@ -118,7 +118,7 @@ TEST(SftEncode, LearnsTheAnswersOnly) {
             "_______b.");
 }
 
-TEST(SftEncode, PrefixesAndMarksAgree) {
+TEST(SftEncode, ProvenanceAndMarksAgree) {
   SftTokens marked = encode(kTwoTurns, kMarked), plain = encode(kTwoTurns, kPlain);
   EXPECT_EQ(marked.ids, plain.ids);
   EXPECT_EQ(marked.learned, plain.learned);
@@ -126,15 +126,24 @@ TEST(SftEncode, PrefixesAndMarksAgree) {
 
 TEST(SftEncode, AnAnswerMayComeFirst) {
   SftTokens tokens = encode(R"({"messages": [{"role": "assistant", "content": "x"}]})", kPlain);
-  EXPECT_EQ(learned_text(tokens), "<a>x.");  // there is no prompt
+  EXPECT_EQ(learned_text(tokens), "___x.");
 }
 
-TEST(SftEncode, RefusesATemplateThatRewritesThePast) {
+TEST(SftEncode, TemplatesMayRewriteThePast) {
   const char* rewrites =
-      "{% for m in messages %}{% if loop.last or m.role != 'assistant' %}{{ m.content }}"
-      "{% else %}...{% endif %}{% endfor %}";
-  expect_error(ErrorKind::kInput, {"otherwise when more follow", "generation"},
-               [&] { encode(kTwoTurns, rewrites); });
+      "{% for m in messages %}{{ m.role[0] }}:{% if loop.last or m.role != 'assistant' %}"
+      "{{ m.content }}{% else %}...{% endif %}{% endfor %}";
+  EXPECT_EQ(learned_text(encode(kTwoTurns, rewrites)), "_____..._____b");
+}
+
+TEST(SftEncode, RefusesATemplateThatDoesNotWriteTheAnswer) {
+  const char* forgets = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}";
+  expect_error(ErrorKind::kInput, {"t: the loss mask is all zeros", "--chat-template"},
+               [&] { encode(kTwoTurns, forgets); });
+  const char* marks_nothing =
+      "{% for m in messages %}{{ m.content }}{% generation %}{% endgeneration %}{% endfor %}";
+  expect_error(ErrorKind::kInput, {"t: the loss mask is all zeros", "{% generation %}"},
+               [&] { encode(kTwoTurns, marks_nothing); });
 }
 
 TEST(SftPack, FillsBinsAndLosesNothing) {

@@ -49,6 +49,24 @@ TEST(HandmadeFiles, OfDeepJson) {
   }
 }
 
+TEST(HandmadeFiles, OfPickles) {
+  const std::string begin("\x80\x02", 2);
+  for (const char* reader : {"pickle", "distributed_metadata"}) {
+    for (const char* open : {"]", "(", "}", "N\x85", "]2a", ")\x81", "2", "N2\x86"}) {
+      try_file(reader, begin + repeat(open, kDeep));
+      try_file(reader, begin + repeat(open, kDeep) + ".");
+    }
+    try_file(reader, begin + repeat("]", kDeep) + repeat("a", kDeep - 1) + ".");
+    try_file(reader,
+             begin + "]q" + std::string(1, '\0') + repeat(std::string("h\0a", 3), kDeep) + ".");
+    try_file(reader, begin + "N" + repeat("2\x86", kDeep) + ".");
+    for (const char* counted : {"X", "T", "B", "\x8b", "\x8d", "\x8e", "\x95", "r"}) {
+      try_file(reader, begin + counted + std::string(8, '\xff') + ".");
+      try_file(reader, begin + counted + std::string(7, '\xff') + "\x7f.");
+    }
+  }
+}
+
 TEST(HandmadeFiles, OfYaml) {
   for (const char* open :
        {"[", "{", "- ", "? ", "a: ", "a: [", "&a ", "!a ", "*a ", "|", "\"", "'"}) {

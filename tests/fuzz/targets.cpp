@@ -12,10 +12,12 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "bridge/safetensors.h"
+#include "bridge/torch/torch_archive.h"
 #include "bridge/weight_files.h"
 #include "chat/chat_template.h"
 #include "chat/jinja/template.h"
 #include "chat/jinja/value_text.h"
+#include "checkpoint/megatron/distributed_files.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/step_folders.h"
 #include "data/batch_file.h"
@@ -276,6 +278,47 @@ bool shard(std::string_view bytes) {
   });
 }
 
+std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+bool pickle(std::string_view bytes) {
+  return takes([&] {
+    Pickle read(as_bytes(bytes), "file");
+    pickle_text(read.root());
+    read.root().pairs();
+  });
+}
+
+bool torch_archive(std::string_view bytes) {
+  return takes([&] {
+    TorchArchive archive(as_bytes(bytes), "file");
+    for (const auto& [key, value] : archive.root().pairs()) {
+      if (!TorchArchive::is_tensor(*value)) continue;
+      TorchTensor tensor = archive.tensor(*value, pickle_text(*key));
+      std::vector<std::byte> copy(tensor.bytes.begin(), tensor.bytes.end());  // all can be read
+    }
+  });
+}
+
+// A folder of torch.distributed.checkpoint, whose `.metadata` the bytes are.
+bool distributed_metadata(std::string_view bytes) {
+  static const std::string data = golden("megatron/small.distcp");
+  Scratch scratch;
+  scratch.write(kDistributedMetadata, bytes);
+  scratch.write("__0_0.distcp", data);
+  return takes([&] {
+    DistributedFiles files(scratch.folder());
+    for (const auto& [name, tensor] : files.tensors()) {
+      for (const ForeignChunk& chunk : tensor.chunks) {
+        Piece piece{chunk.box, chunk.box, 0, chunk.file, chunk.key};
+        files.open(piece, name, tensor.dtype, chunk.box.numel());
+      }
+    }
+    for (const std::string& problem : files.verify()) BEV_FAIL(ErrorKind::kInput, problem);
+  });
+}
+
 bool tracker(std::string_view bytes) {
   Scratch scratch;
   scratch.write(kTrackerName, bytes);
@@ -350,6 +393,9 @@ std::span<const FuzzTarget> fuzz_targets() {
       {"cache_file", cache_file, {small_cache()}},
       {"manifest", manifest, {small_manifest(small_shard())}},
       {"shard", shard, {small_shard()}},
+      {"pickle", pickle, {golden("megatron/small.metadata")}},
+      {"torch_archive", torch_archive, {golden("megatron/small.pt")}},
+      {"distributed_metadata", distributed_metadata, {golden("megatron/small.metadata")}},
       {"tracker", tracker, {"100\n"}},
       {"token_batches",
        token_batches,

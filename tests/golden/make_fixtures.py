@@ -47,7 +47,8 @@ def make_model(model_type, config):
 @torch.no_grad()
 def randomise(model, gain, generator):
     """Every parameter random: no ones in norms, no zeros in biases."""
-    centred_at_zero = model.config.model_type.startswith("gemma")  # norms multiply by 1 + w
+    # norms multiply by 1 + w
+    centred_at_zero = model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron")
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
         if name.endswith(("wte.weight", "wpe.weight", "embed_tokens.weight", "embed_in.weight")):
@@ -106,14 +107,15 @@ def gradients(model):
     """Under the names and in the parts of model.safetensors, by saving a model whose weights they are."""
     holder = copy.deepcopy(model)
     for to, p in zip(holder.parameters(), model.parameters()):
-        to.copy_(p.grad)
+        to.copy_(torch.zeros_like(p) if p.grad is None else p.grad)
     with tempfile.TemporaryDirectory() as folder:
         holder.save_pretrained(folder)
         return {"grad." + n: g for n, g in load_file(Path(folder) / "model.safetensors").items()}
 
 
 def total_norm(model):
-    return torch.nn.utils.get_total_norm([p.grad for p in model.parameters()], foreach=False).item()
+    return torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None],
+                                        foreach=False).item()
 
 
 def measure(model, tokens):
@@ -222,6 +224,8 @@ def config_v4(config):
     out = {k: v for k, v in config.items() if k not in ("rope_parameters", "dtype", "layer_types", "is_decoder")}
     out |= {"torch_dtype": config["dtype"], "transformers_version": "4.57.6"}
     parameters = copy.deepcopy(config["rope_parameters"])
+    if config["model_type"] == "olmo3":
+        parameters = parameters["full_attention"]
     if config["model_type"] == "gemma3_text":
         out["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
         out["sliding_window_pattern"] = config["layer_types"].index("full_attention") + 1
@@ -234,6 +238,8 @@ def config_v4(config):
         parameters["type"] = parameters.pop("rope_type")
         del parameters["original_max_position_embeddings"]
     out["rope_scaling"] = parameters
+    if parameters == {"rope_type": "default"}:  # OLMo refuses it, Llama 4 takes any object for llama3's scaling
+        out["rope_scaling"] = None
     return dict(sorted(out.items()))
 
 

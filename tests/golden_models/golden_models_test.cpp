@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "backend/cpu/cpu_kernels.h"
 #include "base/file.h"
+#include "bridge/adapter_config.h"
+#include "bridge/adapter_files.h"
 #include "bridge/hf_model.h"
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
@@ -14,9 +18,13 @@
 #include "data/batch.h"
 #include "data/token_file.h"
 #include "infer/generate.h"
+#include "models/families/proven.h"
 #include "parallel/engine.h"
 #include "tests/support/devices.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/logits.h"
+#include "tests/support/temp_folder.h"
+#include "verify/layouts.h"
 
 namespace bev {
 namespace {
@@ -77,12 +85,20 @@ std::vector<float> logits_of(Engine& engine, std::span<const TokenSample> sample
   return engine.model().ctx().download<float>(test::whole_logits(engine.model(), batch));
 }
 
+// False for what transformers keeps as a buffer or does not differentiate.
+bool trains(const std::string& param) {
+  for (const char* end : {".expert_bias", ".activation.beta", ".activation.eps"}) {
+    if (param.ends_with(end)) return false;
+  }
+  return param.find(".indexer.") == param.npos;
+}
+
 // Gradients under Hugging Face's names, compared on world rank 0.
 void expect_gradients(Engine& engine, const SafetensorsFile& expected, double tolerance) {
   WeightMap map(engine.model().options().model);
   ParamGather gather(engine.model(), ParamGather::What::kGradient);
   for (const ParamMapping& mapping : map.params()) {
-    if (mapping.param.ends_with(".expert_bias")) continue;
+    if (!trains(mapping.param)) continue;
     Tensor gradient = gather.gather(mapping.param);
     if (gradient.empty()) continue;
     for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
@@ -112,6 +128,18 @@ class GoldenModel : public testing::TestWithParam<GoldenCase> {
   json expected() const { return json::parse(read_file(join_path(folder(), "expected.json"))); }
 };
 
+// The layout of a fixture: as many axes as its sizes allow.
+ParallelConfig golden_layout(const ModelConfig& model) {
+  ParallelConfig parallel;
+  const bool shares = model.kv_heads() % 2 == 0 || model.kv_heads() == 1;
+  const bool splits = model.num_attention_heads % 2 == 0 && shares && model.ffn_size() % 2 == 0;
+  parallel.tensor_model_parallel_size = splits ? 2 : 1;
+  parallel.sequence_parallel = splits;
+  parallel.pipeline_model_parallel_size = model.num_layers > 1 ? 2 : 1;
+  parallel.data_parallel_size = 2;
+  parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+  return parallel;
+}
 TEST_P(GoldenModel, LogitsLossAndGradientsAreTransformers) {
   json wanted = expected();
   SafetensorsFile tensors(join_path(folder(), "expected.safetensors"));
@@ -135,15 +163,7 @@ TEST_P(GoldenModel, LogitsLossAndGradientsAreTransformers) {
 TEST_P(GoldenModel, LayoutsGiveTransformersGradients) {
   SafetensorsFile tensors(join_path(folder(), "expected.safetensors"));
   json wanted = expected();
-  ModelConfig model = read_hf_config(folder());
-  ParallelConfig parallel;
-  bool splits =
-      model.num_attention_heads % 2 == 0 && model.kv_heads() % 2 == 0 && model.ffn_size() % 2 == 0;
-  parallel.tensor_model_parallel_size = splits ? 2 : 1;
-  parallel.sequence_parallel = splits;
-  parallel.pipeline_model_parallel_size = model.num_layers > 1 ? 2 : 1;
-  parallel.data_parallel_size = 2;
-  parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+  const ParallelConfig parallel = golden_layout(read_hf_config(folder()));
   auto ranks = static_cast<int>(mesh_shape(parallel).size());
   run_thread_ranks(ranks, {60.0}, [&](World& world) {
     Engine engine(world, kernels(), engine_options(folder(), parallel));
@@ -206,6 +226,27 @@ TEST_P(GoldenModel, GreedyDecodingFollowsTransformers) {
   });
 }
 
+TEST_P(GoldenModel, ExportIsTheInputBitForBit) {
+  const TempFolder out;
+  run_thread_ranks(1, {}, [&](World& world) {
+    Engine engine(world, kernels(), engine_options(folder(), {}));
+    load_hf_weights(engine, folder());
+    export_hf(engine.model(), out.path("model"),
+              {{"config.json", to_hf(read_hf_config(folder()), Dtype::kF32).dump()}});
+  });
+  const SafetensorsFile theirs(join_path(folder(), "model.safetensors"));
+  const SafetensorsFile ours(out.path("model/model.safetensors"));
+  ASSERT_EQ(ours.tensors().size(), theirs.tensors().size());
+  for (const StoredTensor& tensor : theirs.tensors()) {
+    const StoredTensor* same = ours.find(tensor.name);
+    ASSERT_NE(same, nullptr) << tensor.name;
+    EXPECT_EQ(same->shape, tensor.shape) << tensor.name;
+    EXPECT_TRUE(std::ranges::equal(same->bytes, tensor.bytes)) << tensor.name;
+  }
+  EXPECT_TRUE(
+      differing_fields(read_hf_config(out.path("model")), read_hf_config(folder())).empty());
+}
+
 // Fixtures that hold a file of this name; there must be some.
 std::vector<std::string> fixtures_with(const std::string& file) {
   std::vector<std::string> names;
@@ -264,6 +305,24 @@ TEST(GoldenRows, AreTheSameAloneAndTogether) {
   }
 }
 
+// Beyond the keys that an indexer chooses attention would be sparse, and is refused.
+TEST(GoldenSparse, SequencesBeyondTheIndexersChoiceAreRefused) {
+  for (const char* name : {"deepseek_v32", "glm_moe_dsa"}) {
+    const std::string folder = folder_of(name);
+    expect_error(ErrorKind::kInput, {"longer than the 8", "index_topk"}, [&] {
+      run_thread_ranks(1, {}, [&](World& world) {
+        EngineOptions options = engine_options(folder, {});
+        options.model.indexer.topk = 8;
+        Engine engine(world, cpu_kernels(), options);
+        load_hf_weights(engine, folder);
+        const std::vector<TokenSample> samples =
+            samples_of(read_token_rows(join_path(folder, "tokens.json"), options.model.vocab_size));
+        logits_of(engine, samples);
+      });
+    });
+  }
+}
+
 // Depths of multi-token prediction, on one rank and with the table on another stage.
 TEST(GoldenMtp, GradientsAreThoseOfTransformersLayers) {
   const std::string folder = BEV_SOURCE_DIR "/tests/golden/mtp";
@@ -314,6 +373,52 @@ TEST(GoldenConfig, OfTransformers4IsTheSameModel) {
   }
 }
 
+// `help models` says what these tests ran, no more and no less.
+TEST(ProvenModels, AreThoseOfTheFixtures) {
+  std::map<std::string, std::pair<std::set<std::string>, std::set<std::string>>> ran;
+  for (const std::string& name : fixtures()) {
+    const ModelConfig model = read_hf_config(folder_of(name));
+    auto& [folders, layouts] = ran[model.family];
+    folders.insert(name);
+    layouts.insert(layout_text(golden_layout(model)));
+  }
+  std::string right;
+  for (const auto& [family, lists] : ran) {
+    auto line = [](const std::set<std::string>& words) {
+      return join(std::vector<std::string>(words.begin(), words.end()), " ");
+    };
+    right += concat("BEV_PROVEN(", family, ", \"", line(lists.first), "\", \"", line(lists.second),
+                    "\")\n");
+  }
+  const std::string file = read_file(BEV_SOURCE_DIR "/src/models/families/proven.def");
+  const std::size_t begin = file.find("BEV_PROVEN"), end = file.find("\n#undef");
+  EXPECT_EQ(file.substr(begin, end - begin), right) << "src/models/families/proven.def is not what "
+                                                       "the tests ran; these lines are";
+  for (const ModelFamily& family : families()) {
+    EXPECT_TRUE(ran.contains(family.name)) << family.name << " has no fixture";
+  }
+}
+
+// A config.json of the family with each refused setting, by the name of its key.
+TEST(ProvenModels, RefuseSettingsByName) {
+  std::set<std::string> known;
+  for (const ProvenFamily& family : proven_families()) {
+    known.emplace(family.name);
+    const std::string path =
+        join_path(folder_of(std::string(family.fixtures.at(0))), "config.json");
+    for (const RefusedSetting& setting : refused_settings()) {
+      if (setting.family != family.name) continue;
+      json config = json::parse(read_file(path));
+      config[std::string(setting.key)] = json::parse(setting.value);
+      expect_error(ErrorKind::kInput, {std::string(setting.key)},
+                   [&] { from_hf(HfConfig::parse(config.dump())); });
+    }
+  }
+  for (const RefusedSetting& setting : refused_settings()) {
+    EXPECT_TRUE(known.contains(std::string(setting.family))) << setting.family;
+  }
+}
+
 std::vector<GoldenCase> cases(test::TestDevice device) {
   std::vector<GoldenCase> all;
   for (const std::string& fixture : fixtures()) all.push_back({fixture, device});
@@ -325,6 +430,65 @@ INSTANTIATE_TEST_SUITE_P(Transformers, GoldenModel,
                          testing::ValuesIn(cases(test::TestDevice::kCpu)), case_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, GoldenModel, testing::ValuesIn(cases(test::TestDevice::kCuda)),
                          case_name);
+
+// Tokens and log-probabilities of three prompts.
+std::vector<SequenceResult> generated(World& world, const ModelConfig& config,
+                                      const std::string& base,
+                                      const std::vector<std::string>& folders,
+                                      const std::vector<std::int64_t>& adapters) {
+  EngineOptions options;
+  options.model = config;
+  options.parallel.data_parallel_size = 1;
+  options.gradients = false;
+  Rank rank(world, cpu_kernels(), options);
+  RankModel model(rank, options);
+  load_hf_weights(model, base);
+  for (std::size_t i = 0; i < folders.size(); ++i) load_adapter(model, folders[i], i);
+  std::vector<Request> requests;
+  const std::vector<std::vector<std::int32_t>> prompts = {{3, 1, 4, 1, 5}, {9, 2}, {6, 5, 3}};
+  for (const std::vector<std::int32_t>& prompt : prompts) {
+    for (std::int64_t adapter : adapters) {
+      requests.emplace_back().prompt = prompt;
+      requests.back().max_new_tokens = 6;
+      requests.back().cache_key.adapter = adapter;
+    }
+  }
+  InferenceOptions limits = options_for(requests, {.block_tokens = 4});
+  limits.chosen_adapters = folders.size() > 1;
+  InferenceEngine engine(model, limits);
+  std::vector<SequenceResult> results;
+  for (RequestResult& result : generate(engine, requests)) {
+    results.push_back(std::move(result.sequences.at(0)));
+  }
+  return results;
+}
+
+// Requests of one batch with two adapters and with none give what each gives alone.
+TEST(ChosenAdapters, ShareABatch) {
+  const std::string base = folder_of("llama_gqa");
+  const std::string folder = BEV_SOURCE_DIR "/tests/golden/adapters/llama";
+  const ModelConfig none = read_hf_config(base);
+  ModelConfig first = none;
+  first.lora = read_adapter_config(folder);
+  ModelConfig second = first, both = first;
+  second.lora.alpha = 40;  // the same factors, another scale
+  both.more_loras = {second.lora};
+  run_thread_ranks(1, {}, [&](World& world) {
+    std::vector<std::vector<SequenceResult>> alone = {
+        generated(world, none, base, {}, {-1}), generated(world, first, base, {folder}, {-1}),
+        generated(world, second, base, {folder}, {-1})};
+    auto mixed = generated(world, both, base, {folder, folder}, {-1, 0, 1});
+    EXPECT_NE(alone[0][0].tokens, alone[1][0].tokens);
+    EXPECT_NE(alone[1][0].tokens, alone[2][0].tokens);
+    for (std::size_t i = 0; i < mixed.size(); ++i) {
+      const SequenceResult& expected = alone[i % 3][i / 3];
+      EXPECT_EQ(mixed[i].tokens, expected.tokens) << i;
+      for (std::size_t t = 0; t < expected.logprobs.size(); ++t) {
+        EXPECT_NEAR(mixed[i].logprobs[t], expected.logprobs[t], 1e-5) << i;
+      }
+    }
+  });
+}
 
 }  // namespace
 }  // namespace bev

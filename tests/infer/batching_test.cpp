@@ -241,11 +241,33 @@ TEST(Batching, BeamsStandPreemptionAmongOtherTraffic) {
   });
 }
 
+// The likeliest tokens of log-probabilities p, and the same number for the token that was reported
+// by itself.
+void expect_top_list(const std::vector<TopLogprob>& top, const std::vector<double>& p,
+                     const TopLogprob& own, std::size_t count) {
+  ASSERT_EQ(top.size(), count);
+  std::vector<double> sorted = p;
+  std::ranges::sort(sorted, std::greater<>());
+  for (std::size_t k = 0; k < count; ++k) {
+    EXPECT_NEAR(top[k].logprob, sorted[k], 1e-11);
+    EXPECT_NEAR(top[k].logprob, p[static_cast<std::size_t>(top[k].token)], 1e-11);
+    if (k > 0) {
+      EXPECT_LE(top[k].logprob, top[k - 1].logprob);
+    }
+    if (top[k].token == own.token) {
+      EXPECT_EQ(top[k].logprob, own.logprob);  // to the bit
+    }
+  }
+  EXPECT_LE(own.logprob, top[0].logprob);
+}
+
 TEST(Batching, PromptAndTopLogprobsAreThoseOfWholeForwards) {
-  for (const Case& test_case : {Case{windowed_llama()}, Case{tiny_gpt(), Dtype::kF64, 2},
-                                Case{tiny_llama(), Dtype::kF64, 1, 1, 2}}) {
+  for (const Case& test_case :
+       {Case{windowed_llama()}, Case{tiny_gpt(), Dtype::kF64, 2},
+        Case{tiny_llama(), Dtype::kF64, 1, 1, 2}, Case{tiny_llama(), Dtype::kF64, 2, 1, 2, 2}}) {
     Request request = request_for(4);
     request.prompt_logprobs = true;
+    request.prompt_top_logprobs = 4;
     request.top_logprobs = 3;
     std::vector<Request> requests = requests_for(make_prompts(test_case.model, {9, 1, 6}), request);
     std::vector<RequestResult> results =
@@ -256,6 +278,7 @@ TEST(Batching, PromptAndTopLogprobsAreThoseOfWholeForwards) {
         std::vector<std::int32_t> tokens = requests[r].prompt;
         tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
         ASSERT_EQ(results[r].prompt_logprobs.size(), requests[r].prompt.size() - 1);
+        ASSERT_EQ(results[r].prompt_top_logprobs.size(), requests[r].prompt.size() - 1);
         ASSERT_EQ(sequence.top_logprobs.size(), 4u);
         for (std::size_t at = 1; at < tokens.size(); ++at) {
           std::vector<double> p = log_softmax(last_logits(
@@ -263,19 +286,110 @@ TEST(Batching, PromptAndTopLogprobsAreThoseOfWholeForwards) {
           double own = p[static_cast<std::size_t>(tokens[at])];
           if (at < requests[r].prompt.size()) {
             EXPECT_NEAR(results[r].prompt_logprobs[at - 1], own, 1e-11);
+            expect_top_list(results[r].prompt_top_logprobs[at - 1], p,
+                            {tokens[at], results[r].prompt_logprobs[at - 1]}, 4);
             continue;
           }
           std::size_t step = at - requests[r].prompt.size();
           const std::vector<TopLogprob>& top = sequence.top_logprobs[step];
-          ASSERT_EQ(top.size(), 3u);
+          expect_top_list(top, p, {sequence.tokens[step], sequence.logprobs[step]}, 3);
           EXPECT_EQ(top[0].token, sequence.tokens[step]);
-          EXPECT_EQ(top[0].logprob, sequence.logprobs[step]);  // to the bit
-          std::ranges::sort(p, std::greater<>());
-          for (std::size_t k = 0; k < 3; ++k) EXPECT_NEAR(top[k].logprob, p[k], 1e-11);
         }
       }
     });
   }
+}
+
+// Tokens of one logit are all reported as the maximum if one of them is, in every precision.
+TEST(Batching, EqualLogitsHaveEqualLogprobs) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF64}) {
+    for (int tp : {1, 2}) {
+      Case test_case{tiny_llama(), dtype, tp};
+      test_case.model.logit_scale = 0.7;
+      Request request = request_for(3);
+      request.prompt = make_prompts(test_case.model, {40}).front();
+      request.prompt_logprobs = true;
+      request.prompt_top_logprobs = 5;
+      request.top_logprobs = 5;
+      run_thread_ranks(tp, {60.0}, [&](World& world) {
+        Engine engine(world, cpu_kernels(), engine_options(test_case));
+        // Each row of the head takes one number, up to the sign: two logits exist, each of half of
+        // the tokens.
+        for (const Param* param : engine.model().store().params()) {
+          if (param->name != "output_layer.weight") continue;
+          WeightLease value = engine.model().store().local_value(*param);
+          const std::int64_t first = shard_range(53, tp, world.rank()).begin;
+          visit_float(value.view.dtype, [&](auto zero) {
+            auto* rows = value.view.as<decltype(zero)>();
+            for (std::int64_t i = 0; i < value.view.numel(); ++i) {
+              const float sign = (first + i / 20) % 2 == 0 ? 1 : -1;
+              rows[i] = static_cast<decltype(zero)>(i % 20 == 3 ? sign : 0.0F);
+            }
+          });
+        }
+        InferenceEngine inference(engine.model(), {.block_tokens = 4, .kv_cache_tokens = 100});
+        RequestResult result = generate(inference, {&request, 1}).at(0);
+        int greatest = 0;
+        for (std::size_t at = 0; at < result.prompt_logprobs.size(); ++at) {
+          const std::vector<TopLogprob>& top = result.prompt_top_logprobs[at];
+          const double own = result.prompt_logprobs[at];
+          EXPECT_LE(own, top[0].logprob);
+          greatest += own == top[0].logprob ? 1 : 0;
+          for (const TopLogprob& entry : top) EXPECT_EQ(entry.logprob, top[0].logprob);
+        }
+        EXPECT_GT(greatest, 5);
+        EXPECT_LT(greatest, 34);
+        for (std::size_t i = 0; i < 3; ++i) {
+          EXPECT_EQ(result.sequences[0].top_logprobs[i][4].logprob,
+                    result.sequences[0].logprobs[i]);
+        }
+      });
+    }
+  }
+}
+
+// The numbers of a list are rounded apart from that of the token.
+TEST(Batching, ListsOfTheLikeliestNeverRise) {
+  TopLists lists{{4, 2, 9, -1}, {3.0, 2.0, 2.0, -INFINITY}, {0.5}, 4};
+  auto of = [&](std::int32_t token, double logprob) {
+    std::vector<double> out;
+    for (const TopLogprob& entry : lists.list(0, 4, {token, logprob})) out.push_back(entry.logprob);
+    return out;
+  };
+  EXPECT_EQ(of(4, -0.5), (std::vector<double>{-0.5, -1.5, -1.5}));
+  EXPECT_EQ(of(4, -0.6), (std::vector<double>{-0.6, -1.5, -1.5}));
+  EXPECT_EQ(of(2, -1.4), (std::vector<double>{-0.5, -1.4, -1.4}));
+  EXPECT_EQ(of(9, -1.6), (std::vector<double>{-0.5, -1.6, -1.6}));
+  EXPECT_EQ(of(9, -0.4), (std::vector<double>{-0.4, -0.4, -0.4}));
+  EXPECT_EQ(of(7, -1.4), (std::vector<double>{-0.5, -1.4, -1.4}));
+  EXPECT_EQ(of(7, -3), (std::vector<double>{-0.5, -1.5, -1.5}));
+  EXPECT_EQ(lists.list(0, 1, {4, -0.5}).size(), 1u);
+}
+
+TEST(Batching, ALongPromptIsScoredAFewRowsAtATime) {
+  Case test_case{tiny_llama(), Dtype::kF32};
+  test_case.model.vocab_size = 20000;
+  constexpr std::int64_t kTokens = 1200, kRowBytes = 20000 * 4;
+  Request request = request_for(0);
+  request.prompt = make_prompts(test_case.model, {kTokens}).front();
+  request.prompt_logprobs = true;
+  request.prompt_top_logprobs = 2;
+  RequestResult in_steps = run_requests(test_case, {request}, {.max_step_tokens = 100})[0];
+  with_engine(test_case, [&](Engine& engine) {
+    InferenceEngine inference(engine.model(), options_for({&request, 1}));
+    Arena& arena = engine.model().rank().arena();
+    const std::size_t before = arena.in_use();
+    arena.reset_peak();
+    RequestResult whole = generate(inference, {&request, 1}).at(0);
+    EXPECT_EQ(inference.statistics().steps, 1);
+    EXPECT_LT(arena.peak() - before, std::size_t{3 * 256 * kRowBytes});
+    ASSERT_EQ(std::ssize(whole.prompt_top_logprobs), kTokens - 1);
+    for (std::size_t at = 0; at + 1 < kTokens; ++at) {
+      EXPECT_NEAR(whole.prompt_logprobs[at], in_steps.prompt_logprobs[at], 1e-4);
+      EXPECT_NEAR(whole.prompt_top_logprobs[at][1].logprob,
+                  in_steps.prompt_top_logprobs[at][1].logprob, 1e-4);
+    }
+  });
 }
 
 TEST(Batching, PromptsAreScoredWithoutNewTokens) {
@@ -288,6 +402,7 @@ TEST(Batching, PromptsAreScoredWithoutNewTokens) {
         run_requests(test_case, requests, {.max_step_tokens = budget, .block_tokens = 4});
     EXPECT_EQ(results[0].prompt_logprobs.size(), 8u);
     EXPECT_EQ(results[1].prompt_logprobs.size(), 1u);
+    EXPECT_TRUE(results[0].prompt_top_logprobs.empty());
     EXPECT_TRUE(results[0].sequences[0].tokens.empty());
     EXPECT_EQ(results[0].sequences[0].finish, FinishReason::kLength);
   }

@@ -152,7 +152,7 @@ inline ModelConfig windowed_llama() {
   model.qk_layernorm = true;
   model.final_logit_softcapping = 4;
   model.attn_logit_softcapping = 2;
-  model.post_norms = true;
+  model.norm_placement = NormPlacement::kPreAndPost;
   model.apply_layernorm_1p = true;
   model.embedding_multiplier = 3;
   return model;

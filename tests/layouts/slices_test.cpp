@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu_kernels.h"
 #include "infer/generate.h"
+#include "nn/adapter.h"
 #include "ops/loss.h"
 #include "tests/support/layouts.h"
 #include "verify/layouts.h"
@@ -196,14 +197,18 @@ TEST(Slices, TwoModelsOnOneMeshOneFrozen) {
 
 // Low-rank adapters on every linear layer; the base is frozen and keeps its bits.
 void expect_adapters_train_alone(TinyRun run, const std::string& layouts) {
-  run.model.adapter = {.rank = 3, .alpha = 7};
+  LoraConfig& lora = run.model.lora;
+  if (!lora.used()) lora.rank = 3;
+  lora.alpha = 7;
+  if (lora.target_modules.empty()) lora.target_modules = {"all-linear"};
   expect_one_ranks_answer(run, layouts);
   LayoutAnswer late = run_tiny(run);
   run.steps = 1;
   LayoutAnswer early = run_tiny(run);
   std::size_t adapters = 0;
   for (const auto& [name, values] : late.weights) {
-    bool adapter = name.find(".lora_") != std::string::npos;
+    // PiSSA's opposite factors are frozen.
+    bool adapter = is_adapter_name(name) && name.find(".opposite.") == std::string::npos;
     adapters += adapter;
     EXPECT_EQ(late.gradients.contains(name), adapter) << name;
     EXPECT_EQ(values == early.weights.at(name), !adapter) << name;
@@ -223,11 +228,126 @@ TEST(Slices, LowRankAdaptersOnEveryDenseLinear) {
   expect_adapters_train_alone(run, "tp2 tp2sp pp2 cp2 dp2zero3");
 }
 
+// Some parts of fused weights, each with a rank of its own; two key-value heads on four ranks.
+TEST(Slices, LowRankAdaptersOfSomeModules) {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.num_attention_heads = 8;
+  run.model.lora.rank = 2;
+  run.model.lora.rslora = true;
+  run.model.lora.target_modules = {"k_proj", "v_proj", "up_proj", "o_proj"};
+  run.model.lora.rank_pattern = {"v_proj=5", "layers\\.1\\.mlp\\.up_proj=1"};
+  expect_adapters_train_alone(run, "tp2 tp4 tp2sp,dp2zero3 pp4 pp2vpp2,dp2zero1 cp2");
+}
+
+TEST(Slices, DropoutOfAdapters) {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.lora.rank = 3;
+  run.model.lora.dropout = 0.3;
+  expect_adapters_train_alone(run, concat(kLayouts, " pp2vpp2"));
+  run.model = tiny_deepseek();
+  run.model.lora.rank = 3;
+  run.model.lora.dropout = 0.3;
+  expect_adapters_train_alone(run, "tp2sp cp2,dp2zero3");
+}
+
+TEST(Slices, MagnitudesOfAdapters) {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.lora.rank = 3;
+  run.model.lora.dora = true;
+  expect_adapters_train_alone(run, concat(kLayouts, " pp2vpp2 pp2zbh1 tp2sp,dp2zero1"));
+  run.model = tiny_gpt();
+  run.model.lora.rank = 3;
+  run.model.lora.dora = true;
+  run.model.lora.target_modules = {"c_attn", "mlp.c_proj"};
+  expect_adapters_train_alone(run, "tp2 tp2sp,pp2 dp2zero3");
+}
+
+// With dropout W has the same inputs as A.
+TEST(Slices, MagnitudesOfAdaptersWithDropout) {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.lora.rank = 3;
+  run.model.lora.dora = true;
+  run.model.lora.dropout = 0.3;
+  expect_adapters_train_alone(run, "tp2 tp2sp pp2 cp2 dp2zero3");
+  run.model = tiny_gpt();
+  run.model.lora.rank = 2;
+  run.model.lora.dora = true;
+  run.model.lora.dropout = 0.2;
+  expect_adapters_train_alone(run, "tp2sp,pp2");
+}
+
+TEST(Slices, AdaptersOfEmbeddings) {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.lora.rank = 3;
+  run.model.lora.target_modules = {"embed_tokens", "q_proj"};
+  expect_adapters_train_alone(run, concat(kLayouts, " pp2vpp2 pp2zbv dp2zero1"));
+  // The head of a tied model is not adapted.
+  run.model = tiny_gpt();
+  run.model.lora.rank = 3;
+  run.model.lora.target_modules = {"wte", "c_fc"};
+  expect_adapters_train_alone(run, "tp2 tp2sp pp2 pp2vpp2 dp2zero3");
+}
+
+// The factors begin as a part of the weights, the same under every layout.
+TEST(Slices, AdaptersOfPissa) {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.lora.rank = 3;
+  run.model.lora.init = LoraInit::kPissa;
+  expect_adapters_train_alone(run, concat(kLayouts, " pp2vpp2 dp2zero1"));
+  run.model = tiny_deepseek();
+  run.model.lora.rank = 2;
+  run.model.lora.dropout = 0.2;
+  run.model.lora.init = LoraInit::kPissa;
+  expect_adapters_train_alone(run, "tp2sp pp2,dp2zero3");
+}
+
+// Embedding, head and norms train as copies; what they are copies of keeps its bits.
+TEST(Slices, ModulesThatTrainAsAWhole) {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.lora.rank = 3;
+  run.model.lora.target_modules = {"q_proj", "down_proj"};
+  run.model.lora.modules_to_save = {"lm_head", "embed_tokens", "norm"};
+  expect_adapters_train_alone(run, concat(kLayouts, " pp2vpp2 pp2zbh1 pp2zbv dp2zero1 dp2zero2"));
+  // Tied: one copy for both.
+  run.model = tiny_gpt();
+  run.model.lora.rank = 3;
+  run.model.lora.target_modules = {"c_attn"};
+  run.model.lora.modules_to_save = {"wte", "wpe", "ln_1"};
+  expect_adapters_train_alone(run, "tp2 tp2sp pp2 pp2vpp2 pp2zbv cp2 dp2zero3");
+}
+
 TEST(Slices, LowRankAdaptersOfExperts) {
   TinyRun run;
   run.model = mixtral_like();
   expect_adapters_train_alone(
       run, "tp2 tp2sp pp2 cp2 dp2ep2 tp2ep2etp1 tp2etp1 tp2dp2ep2 dp2zero3 dp2ep2zero3");
+}
+
+// QLoRA: the values of NF4 are those of the whole tensors, whatever part of them a rank holds, also
+// where its rows begin within a block.
+TEST(Slices, LowRankAdaptersOnABaseInNf4) {
+  TinyRun run;
+  run.base = {.quantize_base = BaseFormat::kNf4, .double_quant = true};
+  run.model = tiny_llama();
+  expect_adapters_train_alone(run, concat(kLayouts, " pp2vpp2 dp2zero1 dp2zero2 tp2,dp2zero3"));
+  run.base.double_quant = false;
+  run.base.quantize_block_size = 128;
+  run.model = tiny_deepseek();
+  expect_adapters_train_alone(run, "tp2 tp2sp pp2 dp2zero3");
+}
+
+TEST(Slices, LowRankAdaptersOfExpertsInNf4) {
+  TinyRun run;
+  run.base = {.quantize_base = BaseFormat::kNf4, .double_quant = true};
+  run.model = mixtral_like();
+  expect_adapters_train_alone(run, "tp2sp dp2ep2 tp2ep2etp1 tp2dp2ep2 dp2ep2zero3");
 }
 
 // Layers 0 and 1 and the embedding are frozen.

@@ -222,7 +222,7 @@ TEST(ModelConfig, ExpertsThatDoNotFitAreProblems) {
   model.moe.group_topk = 1;
   EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("--moe-router-group-topk: 1 of 6 groups")));
   model.moe.group_topk = 2;
-  model.moe.expert_bias = model.moe.shared_expert_gate = true;
+  model.moe.expert_bias = model.moe.shared_expert_gate = model.moe.pre_softmax = true;
   EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("sigmoid or sqrtsoftplus"),
                                             HasSubstr("there is no shared expert")));
 }

@@ -72,7 +72,8 @@ TEST(Family, ReadsEverySettingOfGemma2) {
   EXPECT_EQ(config.final_logit_softcapping, 6);
   EXPECT_EQ(config.embedding_multiplier, std::sqrt(30.0));
   EXPECT_EQ(config.activation, Activation::kGeluTanh);
-  EXPECT_TRUE(config.gated && config.post_norms && config.apply_layernorm_1p);
+  EXPECT_TRUE(config.gated && config.apply_layernorm_1p);
+  EXPECT_EQ(config.norm_placement, NormPlacement::kPreAndPost);
   EXPECT_FALSE(config.untie_embeddings_and_output_weights || config.has_mlp_bias());
 }
 
@@ -279,10 +280,10 @@ TEST(Family, UnknownModelTypesListTheKnownOnes) {
 
 TEST(Family, WhatAConfigJsonCannotSayIsNotExported) {
   ModelConfig config = preset("llama-tiny");
-  config.post_norms = true;
+  config.norm_placement = NormPlacement::kPreAndPost;
   config.logit_scale = 2;
   expect_error(ErrorKind::kConfig,
-               {"config.json of llama cannot express --post-norms", "--logit-scale"},
+               {"config.json of llama cannot express --norm-placement", "--logit-scale"},
                [&] { to_hf(config, Dtype::kF32); });
   ModelConfig windowed = preset("llama-tiny");
   windowed.window_size = 8;

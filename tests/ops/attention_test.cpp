@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/rope.h"
 #include "tests/ops/decode_steps.h"
 #include "tests/support/op_checks.h"
 
@@ -47,6 +48,9 @@ std::vector<Option> options() {
   };
   option("causal");
   option("window").rule.window = 2;
+  AttentionSpec& chunks = option("chunks");
+  chunks.rule.window = 1;
+  chunks.rule.chunked = true;
   option("softcap").rule.softcap = 0.5;
   option("bidirectional").rule.causal = false;
   AttentionSpec& both = option("bidirectional window");
@@ -108,6 +112,8 @@ std::vector<double> dense(const OpValues& values, const std::vector<std::int32_t
         for (std::int64_t j = begin; j < begin + length; ++j) {
           bool seen = !(spec.rule.causal && j > i) &&
                       (spec.rule.window < 0 || std::abs(i - j) <= spec.rule.window);
+          const std::int64_t chunk = spec.rule.chunked ? spec.rule.window + 1 : length;
+          seen = seen && (i - begin) / chunk == (j - begin) / chunk;
           if (!seen) continue;
           double score = 0;
           for (std::int64_t d = 0; d < kSize; ++d)
@@ -263,6 +269,24 @@ std::vector<OpCase> rope_rows() {
   return rows;
 }
 const OpRows kRopeRows("Rope", rope_rows());
+
+// The factor of a position: 1 + beta log(1 + floor((position + shift) / period)).
+TEST(Rope, ScalesByPositionWithoutTurning) {
+  OpCase test = rope_case(kRopes[0], {9, 2, 0, 6});
+  test.build = [](Bench& bench, const std::vector<Var>& in) {
+    Tensor table = position_scale_table(bench.ctx, bench.layout.positions, {0.4, 2, 1}, 6);
+    return OpOutputs{{rope(bench.ctx, in[0], {table, 1, 6})}};
+  };
+  OpValues values = values_for(test);
+  OpResult result = run_op(test, values, {});
+  std::vector<double> expected = values.inputs[0];
+  for (std::size_t row = 0; row < 9; ++row) {
+    const std::size_t position = row < 4 ? row : row - 4;  // documents of 4 and 5
+    const double factor = 1 + 0.4 * std::log(1.0 + static_cast<double>((position + 1) / 2));
+    for (std::size_t d = 0; d < 6; ++d) expected[row * 12 + d] *= factor;
+  }
+  EXPECT_LT(relative_error(result.outputs[0], expected), 1e-14);
+}
 
 TEST(Rope, TurnsPairsByPositionTimesFrequency) {
   for (const RopeOption& option : kRopes) {

@@ -166,6 +166,58 @@ std::vector<OpCase> head_norm_rows() {
 }
 const OpRows kHeadNormRows("HeadNorm", head_norm_rows());
 
+OpCase unit_head_norm_case(const Heads& heads) {
+  OpCase test = head_norm_case(0, heads);
+  test.name += ", no weights";
+  test.params.clear();
+  test.build = [heads](Bench& bench, const std::vector<Var>& in) {
+    HeadNormSpec spec{nullptr, nullptr, heads.q, heads.kv, heads.size, 1e-6, 0};
+    return OpOutputs{{head_norm(bench.ctx, in[0], spec)}};
+  };
+  return test;
+}
+const OpRows kUnitHeadNormRows("UnitHeadNorm", {unit_head_norm_case({3, 3, 1, 4}),
+                                                unit_head_norm_case({5, 2, 1, 64})});
+
+struct Widths {
+  std::int64_t tokens, q, k, v;
+};
+
+OpCase width_norm_case(double offset, const Widths& widths) {
+  return {concat(widths.tokens, " tokens, columns ", widths.q, ", ", widths.k, ", ", widths.v,
+                 ", offset ", offset),
+          {{{widths.tokens, widths.q + widths.k + widths.v}, PlaceState::kShard1}},
+          {{{widths.q}}, {{widths.k}}},
+          [offset, widths](Bench& bench, const std::vector<Var>& in) {
+            WidthNormSpec spec{
+                bench.params[0].get(), bench.params[1].get(), widths.q, widths.k, 1e-6, offset};
+            return OpOutputs{{width_norm(bench.ctx, in[0], spec)}};
+          }};
+}
+const OpRows kWidthNormRows("WidthNorm",
+                            {width_norm_case(0, {3, 6, 4, 4}), width_norm_case(1, {5, 3, 2, 5}),
+                             width_norm_case(0, {1, 1, 1, 1}),
+                             width_norm_case(0, {37, 512, 128, 128}),
+                             width_norm_case(1, {300, 67, 33, 9})});
+
+TEST(WidthNorm, IsANormOfAllQAndOfAllK) {
+  OpCase test = width_norm_case(0, {3, 6, 4, 4});
+  OpValues values = values_for(test);
+  OpResult result = run_op(test, values, {});
+  std::vector<double> expected = values.inputs[0];
+  for (std::size_t row = 0; row < 3; ++row) {
+    for (std::size_t part = 0; part < 2; ++part) {
+      const std::size_t columns = part == 0 ? 6 : 4;
+      double* x = expected.data() + row * 14 + part * 6;
+      double squares = 0;
+      for (std::size_t c = 0; c < columns; ++c) squares += x[c] * x[c];
+      const double rstd = 1 / std::sqrt(squares / static_cast<double>(columns) + 1e-6);
+      for (std::size_t c = 0; c < columns; ++c) x[c] *= values.params[part][c] * rstd;
+    }
+  }
+  EXPECT_LT(relative_error(result.outputs[0], expected), 1e-14);
+}
+
 TEST(HeadNorm, IsANormOfEachHead) {
   OpCase test = head_norm_case(0);
   OpValues values = values_for(test);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "autograd/recompute.h"
 #include "ops/collective.h"
 #include "tests/ops/head_cases.h"
@@ -155,6 +157,62 @@ TEST(TokenLogProbs, TensorParallelRanksGiveOneRanksResult) {
                     1e-12);
           EXPECT_LT(relative_error(got.weight_gradient, rows_of(expected.weight_gradient, mine)),
                     1e-12);
+        });
+      }
+    }
+  }
+}
+
+// In every chunk and split of the vocabulary; log-probabilities keep their bits.
+void expect_top_tokens(Bench& bench, const Head& head, const OpValues& values, std::int64_t k) {
+  Var hidden{bench.tensor({head.tokens, kHidden}, values.inputs[0]),
+             Placement().with(Axis::kTp, PlaceState::kCopied), -1, nullptr};
+  Tensor targets = bench.integers(targets_of(head.tokens));
+  HeadSpec spec = spec_of(head, bench);
+  TopTokens top{Tensor(bench.arena, Dtype::kI32, {head.tokens, k}, "test"),
+                bench.tensor({head.tokens, k}, Numbers(static_cast<std::size_t>(head.tokens * k))),
+                bench.tensor({head.tokens}, Numbers(static_cast<std::size_t>(head.tokens)))};
+  Tensor with = token_log_probs(bench.ctx, hidden, targets, spec, &top).tensor;
+  EXPECT_EQ(values_of(with), values_of(token_log_probs(bench.ctx, hidden, targets, spec).tensor));
+  const Numbers logits = dense_logits(head, values), found = values_of(top.values);
+  const Numbers losses = values_of(top.first_losses);
+  const auto* ids = top.ids.as<std::int32_t>();
+  for (std::int64_t t = 0; t < head.tokens; ++t) {
+    std::vector<std::pair<double, std::int32_t>> row;
+    double sum = 0;
+    for (std::int32_t v = 0; v < kVocabulary; ++v) {
+      row.emplace_back(-logits[static_cast<std::size_t>(t * kVocabulary + v)], v);
+      sum += std::exp(-row.back().first);
+    }
+    std::ranges::sort(row);
+    row.resize(static_cast<std::size_t>(k), {INFINITY, -1});
+    for (std::int64_t i = 0; i < k; ++i) {
+      const auto at = static_cast<std::size_t>(t * k + i);
+      EXPECT_EQ(ids[at], row[static_cast<std::size_t>(i)].second);
+      if (ids[at] < 0) continue;
+      EXPECT_NEAR(found[at], -row[static_cast<std::size_t>(i)].first, 1e-12);
+    }
+    EXPECT_NEAR(losses[static_cast<std::size_t>(t)], std::log(sum) + row[0].first, 1e-12);
+  }
+}
+
+TEST(TokenLogProbs, TopTokensAreTheLikeliestOfEveryRow) {
+  for (const Head& head : kHeads) {
+    OpValues values = values_for(log_probs_case(head));
+    for (std::int64_t k : {1, 3, 9}) {
+      SCOPED_TRACE(concat(head.name, ", ", k));
+      Bench bench(Dtype::kF64, 1, kernels_of(head));
+      bench.param("head", {kVocabulary, kHidden}, {Axis::kTp, 0, {}}, values.params[0]);
+      expect_top_tokens(bench, head, values, k);
+      for (int ranks : {2, 3}) {
+        if (head.padded) break;
+        run_thread_ranks(ranks, {20.0}, [&](World& world) {
+          Bench part(world, {ranks, 1, 1, 1}, Dtype::kF64);
+          Range mine = shard_range(kVocabulary, ranks, world.rank());
+          part.param("head", {kVocabulary, kHidden}, {Axis::kTp, 0, {}},
+                     {values.params[0].begin() + mine.begin * kHidden,
+                      values.params[0].begin() + mine.end * kHidden});
+          expect_top_tokens(part, head, values, k);
         });
       }
     }

@@ -196,7 +196,7 @@ TEST(Layout, DropoutAndAwkwardChoicesGiveOneRanksAnswer) {
   model.hidden_dropout = 0.2;
   model.attention_dropout = 0.3;
   model.qk_layernorm = true;
-  model.post_norms = true;
+  model.norm_placement = NormPlacement::kPreAndPost;
   model.add_bias_linear = true;
   model.untie_embeddings_and_output_weights = false;
   model.attn_logit_softcapping = 5;
@@ -207,7 +207,7 @@ TEST(Layout, DropoutAndAwkwardChoicesGiveOneRanksAnswer) {
   model.num_layers = 4;
   expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
   model.parallel_residual = true;
-  model.post_norms = false;
+  model.norm_placement = NormPlacement::kPre;
   expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
 }
 

@@ -62,7 +62,8 @@ ModelConfig experts() {
 
 TEST(Offload, ChangesNoBitOfAnyKindOfModel) {
   ModelConfig norms = tiny_llama();
-  norms.post_norms = norms.qk_layernorm = norms.add_qkv_bias = true;
+  norms.norm_placement = NormPlacement::kPreAndPost;
+  norms.qk_layernorm = norms.add_qkv_bias = true;
   norms.hidden_dropout = norms.attention_dropout = 0.1;
   ModelConfig side_by_side = tiny_gpt();
   side_by_side.parallel_residual = true;

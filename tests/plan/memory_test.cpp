@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_kernels.h"
 #include "base/text.h"
 #include "comm/world.h"
+#include "models/families/family.h"
 #include "parallel/engine.h"
 #include "tests/support/layouts.h"
 
@@ -32,6 +33,7 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     options.optim = query.optim;
     options.dtype = query.dtype;
     options.fp8 = query.fp8;
+    options.base = query.base;
     Engine engine(world, cpu_kernels(), options);
     RankMemory& memory = measured[static_cast<std::size_t>(world.rank())];
     std::int64_t step = 0;
@@ -165,7 +167,8 @@ MemoryQuery with_overlap(MemoryQuery query, std::int64_t instances = 1, bool bf1
 
 ModelConfig every_choice() {
   ModelConfig model = test::tiny_llama();
-  model.post_norms = model.qk_layernorm = model.add_qkv_bias = true;
+  model.norm_placement = NormPlacement::kPreAndPost;
+  model.qk_layernorm = model.add_qkv_bias = true;
   model.hidden_dropout = model.attention_dropout = 0.1;
   model.window_size = 5;
   model.window_layers = {2};
@@ -275,6 +278,32 @@ std::vector<Case> cases() {
   MemoryQuery sgd = tiny(gpt, bf16);
   sgd.optim.optimizer = OptimizerKind::kSgd;
   list.push_back({"sgd", sgd});
+  const auto optimizer = [](MemoryQuery query, OptimizerKind kind) {
+    query.optim.optimizer = kind;
+    return query;
+  };
+  // Short sequences: the matrices are the peak.
+  MemoryQuery brief = tiny(llama, bf16);
+  brief.seq_length = 4;
+  brief.model.hidden_size = 96;
+  brief.micro_batch_size = brief.micro_batches = 1;
+  for (auto [name, kind] : {std::pair{"muon", OptimizerKind::kMuon},
+                            {"adafactor", OptimizerKind::kAdafactor},
+                            {"soap", OptimizerKind::kSoap},
+                            {"lion", OptimizerKind::kLion}}) {
+    list.push_back({name, optimizer(brief, kind)});
+    list.push_back(
+        {concat(name, "_zero1"), optimizer(with_layout(brief, 1, 1, 3, Strategy::kOptim), kind)});
+    list.push_back({concat(name, "_all_axes"),
+                    optimizer(with_layout(brief, 2, 2, 2, Strategy::kOptimGradsParams), kind)});
+  }
+  list.push_back({"muon_of_experts_zero2", optimizer(with_layout(tiny(test::mixtral_like(), f32), 1,
+                                                                 1, 2, Strategy::kOptimGrads),
+                                                     OptimizerKind::kMuon)});
+  MemoryQuery distributed =
+      optimizer(with_layout(brief, 2, 1, 2, Strategy::kOptim), OptimizerKind::kMuon);
+  distributed.optim.muon.tp_mode = MuonTpMode::kDistributed;
+  list.push_back({"muon_distributed", distributed});
   MemoryQuery narrow = with_layout(tiny(gpt, bf16), 1, 1, 3, Strategy::kOptimGrads);
   narrow.optim.dtypes = {bf16, bf16, bf16, bf16};
   list.push_back({"everything_in_bf16", narrow});
@@ -311,10 +340,21 @@ std::vector<Case> cases() {
   whole.parallel.sequence_parallel = false;
   list.push_back({"tp2_without_sequence_parallel", whole});
   MemoryQuery adapters = with_layout(tiny(llama, bf16), 2, 2, 2, Strategy::kOptimGradsParams);
-  adapters.model.adapter.rank = 4;
+  adapters.model.lora.rank = 4;
+  adapters.model.lora.target_modules = {"all-linear"};
   list.push_back({"adapters_zero3", adapters});
   adapters.parallel.data_parallel_sharding_strategy = Strategy::kOptim;
   list.push_back({"adapters_zero1", adapters});
+  adapters.base = {.quantize_base = BaseFormat::kNf4, .double_quant = true};
+  list.push_back({"adapters_nf4_zero1", adapters});
+  adapters.parallel.data_parallel_sharding_strategy = Strategy::kOptimGradsParams;
+  adapters.base.double_quant = false;
+  list.push_back({"adapters_nf4_zero3", adapters});
+  MemoryQuery one_rank = with_recompute(middle(llama, bf16), Recompute::kFull);
+  one_rank.model.lora.rank = 4;
+  one_rank.model.lora.target_modules = {"all-linear"};
+  one_rank.base = {.quantize_base = BaseFormat::kNf4, .quantize_block_size = 32};
+  list.push_back({"adapters_nf4", one_rank});
   return list;
 }
 
@@ -530,6 +570,28 @@ TEST(MemoryPlan, HasMegatronsBytesPerParameter) {
   query.parallel.data_parallel_size = 16;
   query.parallel.data_parallel_sharding_strategy = Strategy::kOptim;
   EXPECT_NEAR(bytes_per_parameter(), 6 + 12.0 / 16, 0.01);
+}
+
+// QLoRA on a small card: rank 16 on all linear layers of Llama 3.1 8B, 2,048 tokens, full
+// recompute.
+TEST(MemoryPlan, QloraOfEightBillionFitsInAnEightGigabyteCard) {
+  MemoryQuery query;
+  query.model = preset("llama3.1-8b");
+  query.model.lora.rank = 16;
+  query.model.lora.alpha = 32;
+  query.model.lora.target_modules = {"all-linear"};
+  query.dtype = Dtype::kBf16;
+  query.base = {.quantize_base = BaseFormat::kNf4, .double_quant = true};
+  query.parallel.data_parallel_size = 1;
+  query.parallel.recompute_granularity = RecomputeGranularity::kFull;
+  query.parallel.recompute_method = RecomputeMethod::kUniform;
+  query.parallel.recompute_num_layers = 1;
+  query.seq_length = 2048;
+  RankMemory memory = plan_memory(query).ranks[0];
+  constexpr double kGiB = 1 << 30;
+  EXPECT_LE(static_cast<double>(memory.total()) / kGiB, 7.4)
+      << memory.weights / kGiB << " " << memory.gradients / kGiB << " " << memory.optimizer / kGiB
+      << " " << memory.activations / kGiB;
 }
 
 TEST(MemoryPlan, ExpertsAreRecomputedByNamesOfTheirOwn) {

@@ -49,6 +49,7 @@ TEST_F(ChatProgram, TokenizesAChatWithItsMask) {
       said.push_back(static_cast<char>(result["input_ids"][i].get<int>()));
   }
   EXPECT_EQ(said, "a<|im_end|>");
+  EXPECT_EQ(result["mask_source"], "generation tags");
 }
 
 TEST_F(ChatProgram, TokenizesSeveralChatsWithAPromptAndVariables) {
@@ -66,7 +67,8 @@ TEST_F(ChatProgram, TokenizesSeveralChatsWithAPromptAndVariables) {
   ASSERT_EQ(result.size(), 2u);
   EXPECT_EQ(result[0]["text"], "12[1.0, None]True");
   EXPECT_EQ(result[1]["text"], "22[1.0, None]True");
-  EXPECT_FALSE(result[0].contains("assistant_masks"));
+  EXPECT_EQ(result[0]["assistant_masks"], std::vector<int>(result[0]["input_ids"].size()));
+  EXPECT_EQ(result[0]["mask_source"], "provenance");
 }
 
 TEST_F(ChatProgram, SaysWhatIsWrong) {

@@ -1,6 +1,7 @@
 // Runs that save, stop in every possible way, and resume.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <random>
 
 #include "base/clock.h"
@@ -210,6 +211,18 @@ TEST(Stop, ASignalSavesAndTheRunGoesOn) {
   Outcome again = run_shell(folder, concat(bevatron(train), "--load D --exit-interval 1"));
   expect_success(again);
   EXPECT_NE(again.err.find("loaded iteration " + step), std::string::npos) << again.err;
+}
+
+TEST(Stop, AnotherSignalDoesSoToo) {
+  TempFolder folder;
+  std::string train =
+      tiny_train("--mock-data --global-batch-size 4 --train-iters 4000 --log-interval 1 ");
+  Outcome run = run_shell(
+      folder, concat(BEV_BINARY_DIR, "/bevatron ", train,
+                     "--exit-signal SIGUSR2 2> err & run=$!; for i in $(seq 200); do grep -q "
+                     "'iteration *20/' err && break; sleep 0.02; done; kill -USR2 $run; wait $run; "
+                     "code=$?; cat err >&2; exit $code"));
+  EXPECT_EQ(run.code, 128 + SIGUSR2) << run.err;
 }
 
 TEST(Stop, TheClockSavesTooAndOldStepsGo) {

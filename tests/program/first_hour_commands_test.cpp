@@ -145,8 +145,7 @@ TEST(FirstHour, NamesOfOtherProgramsGetTheRightName) {
   EXPECT_EQ(outcome.code, 2);
   for (const char* part :
        {"--learning-rate: unknown flag; here it is --lr",
-        "--batch-size: unknown flag; a step takes "
-        "--global-batch-size",
+        "--batch-size: give --micro-batch-size, or the samples of a step to --global-batch-size",
         "--max-steps: unknown flag; here it is --train-iters",
         "--output-dir: unknown flag; checkpoints go to --save",
         "--model: unknown flag; a Hugging "
@@ -281,7 +280,7 @@ TEST(FirstHour, HelpFindsFlagsModelsAndLayouts) {
   for (const char* flag : {"--preset", "--text", "--lr", "--train-iters", "--save", "--bf16"}) {
     EXPECT_THAT(first, HasSubstr(concat("\n  ", flag)));
   }
-  EXPECT_THAT(bevatron(folder, "help --lr").out, HasSubstr("taken by train, verify, schedule"));
+  EXPECT_THAT(bevatron(folder, "help --lr").out, HasSubstr("taken by train, rl, verify, schedule"));
   EXPECT_EQ(bevatron(folder, "help lr").out, bevatron(folder, "help --lr").out);
   EXPECT_THAT(bevatron(folder, "help tp").out, HasSubstr("--tensor-model-parallel-size, --tp"));
   EXPECT_THAT(bevatron(folder, "help no_causal").out, HasSubstr("--causal, --no-causal"));

@@ -157,6 +157,8 @@ LayoutAnswer run_tiny(const TinyRun& tiny) {
   run.engine.dtype = tiny.dtype;
   run.engine.deterministic = tiny.deterministic;
   run.engine.fp8 = tiny.fp8;
+  run.engine.optim = tiny.optim;
+  run.engine.base = tiny.base;
   run.engine.optim.groups = tiny.groups;
   run.lr = tiny.lr;
   run.engine.threads = static_cast<int>(tiny.threads);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "models/base_quantization.h"
 #include "models/config.h"
 #include "models/fp8_config.h"
 #include "parallel/config.h"
@@ -47,7 +48,9 @@ struct TinyRun {
   const Kernels* kernels = nullptr;  // null: CPU
   bool deterministic = false;
   Fp8Config fp8;
+  BaseQuantization base;
   ParamGroupConfig groups;
+  OptimConfig optim;  // its groups are those above
   LearningRates lr = 1e-2;
   const Objective* objective = nullptr;  // null: NextToken
   std::vector<MetricSpec> metrics = {};  // in addition to the engine's

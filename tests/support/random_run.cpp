@@ -62,15 +62,20 @@ void draw_positions(Draw& draw, ModelConfig& model) {
   if (draw.one_in(3)) model.window_layers = {draw.whole(1, 3)};
   if (!model.window_layers.empty() || draw.one_in(2)) return;
   for (std::int64_t i = 0; i < model.num_layers; ++i) {
-    model.window_layers.push_back(draw.whole(0, 1));
+    model.window_layers.push_back(draw.whole(0, 2));
   }
 }
 
 void draw_block(Draw& draw, ModelConfig& model) {
-  model.normalization = draw.of<NormKind>({NormKind::kLayerNorm, NormKind::kRmsNorm});
+  model.normalization = draw.of<NormKind>(
+      {NormKind::kLayerNorm, NormKind::kRmsNorm, NormKind::kLayerNormWithoutBias});
   model.apply_layernorm_1p = draw.one_in(4);
-  model.post_norms = draw.one_in(4);
   model.parallel_residual = draw.one_in(4);
+  using Placement = NormPlacement;
+  const Placement other = model.parallel_residual ? Placement::kShared : Placement::kPost;
+  model.norm_placement =
+      draw.of<Placement>({Placement::kPre, Placement::kPre, Placement::kPreAndPost, other});
+  model.residual_multiplier = draw.one_in(4) ? 0.5 : 1;
   model.activation =
       draw.of<Activation>({Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
                            Activation::kRelu, Activation::kSquaredRelu, Activation::kQuickGelu});
@@ -79,20 +84,38 @@ void draw_block(Draw& draw, ModelConfig& model) {
   model.add_qkv_bias = draw.one_in(4);
   model.add_proj_bias = draw.one_in(4);
   model.add_mlp_bias = draw.one_in(4);
-  model.qk_layernorm = draw.one_in(4);
-  model.causal = !draw.one_in(model.window_size > 0 ? 30 : 6);
+  model.qk_layernorm = draw.one_in(3);
+  if (model.qk_layernorm) {
+    model.qk_norm_kind = draw.of<QkNorm>(
+        {QkNorm::kHead, QkNorm::kHeadAfterRope, QkNorm::kUnitAfterRope, QkNorm::kWidth});
+  }
+  const bool chunks = std::ranges::find(model.window_layers, 2) != model.window_layers.end();
+  model.causal = chunks || !draw.one_in(model.window_size > 0 ? 30 : 6);
   model.scale_by_inverse_layer = draw.one_in(6);
   model.attn_logit_softcapping = draw.one_in(4) ? 5 : 0;
   model.final_logit_softcapping = draw.one_in(4) ? 7 : 0;
 }
 
+// Layers without rotation, and queries that grow with the position.
+void draw_rotation(Draw& draw, ModelConfig& model) {
+  const bool rotates = model.position_embedding_type == PositionKind::kRope;
+  const bool all = !rotates || !draw.one_in(4);
+  for (std::int64_t i = 0; !all && i < model.num_layers; ++i) {
+    model.no_rope_layers.push_back(draw.whole(0, 1));
+  }
+  if (!rotates || model.head_size() % 2 != 0 || !draw.one_in(4)) return;
+  model.rope_scaling.queries = {0.4, draw.whole(1, 4), draw.whole(0, 1), draw.one_in(2)};
+}
+
 void draw_model(Draw& draw, ModelConfig& model) {
   draw_shape(draw, model);
   draw_positions(draw, model);
+  draw_rotation(draw, model);
   draw_block(draw, model);
   model.untie_embeddings_and_output_weights = draw.one_in(2);
   model.embedding_multiplier = draw.one_in(4) ? 1.5 : 1;
   model.logit_scale = draw.one_in(4) ? 0.5 : 1;
+  model.add_head_bias = draw.one_in(5);
   model.padding_row = draw.one_in(4) ? draw.whole(0, model.vocab_size - 1) : -1;
   model.hidden_dropout = draw.one_in(2) ? 0.2 : 0;
   model.attention_dropout = draw.one_in(2) ? 0.3 : 0;

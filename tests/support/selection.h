@@ -8,6 +8,7 @@
 #include "base/thread_pool.h"
 #include "infer/sampler.h"
 #include "kernels/kernels.h"
+#include "kernels/sampling.h"
 
 namespace bev::test {
 

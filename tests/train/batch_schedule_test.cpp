@@ -92,10 +92,13 @@ TEST(BatchSchedule, StepProblemsAreReportedTogether) {
           .step_schedule = "0:8",
           .rampup = {1, 1, 1},
           .decrease_if_needed = true};
-  EXPECT_THAT(batch_problems(spec),
-              ElementsAre(HasSubstr("--global-batch-size"), HasSubstr("--rampup-batch-size"),
-                          HasSubstr("--decrease-batch-size-if-needed")));
+  EXPECT_THAT(batch_problems(spec), ElementsAre(HasSubstr("--rampup-batch-size"),
+                                                HasSubstr("--decrease-batch-size-if-needed")));
   EXPECT_THROW(BatchSchedule{spec}, Error);
+  spec = {.global_batch_size = 4, .step_schedule = "0:4 100:8"};
+  EXPECT_THAT(batch_problems(spec), ElementsAre(HasSubstr("--global-batch-size: 4 is not 8")));
+  spec.global_batch_size = 8;
+  EXPECT_THAT(batch_problems(spec), testing::IsEmpty());
   spec = {.micro_batch_size = 0, .data_parallel_size = -1, .seq_length = 0};
   EXPECT_EQ(batch_problems(spec).size(), 3u);
 }

@@ -138,8 +138,11 @@ TEST(IterationLog, LeavesOutAveragesThatSayNothing) {
   skipped.skipped = true;
   log.add(skipped);
   EXPECT_EQ(log.line("T").find("lm loss"), std::string::npos);
-  log.add(step(2, -0.5));
+  log.add(step(2, std::nan("")));
   EXPECT_EQ(log.line("T").find("lm loss"), std::string::npos);
+  // Rewards and losses of policies may be negative.
+  log.add(step(2, -0.5));
+  EXPECT_NE(log.line("T").find("lm loss: -5.000000E-01"), std::string::npos);
   log.add(step(3, 0.0));
   EXPECT_NE(log.line("T").find("lm loss: 0.000000E+00"), std::string::npos);
 }

@@ -119,6 +119,20 @@ Answer train(TrainingRun run, std::int64_t ahead) {
   return answer;
 }
 
+TEST(Trainer, LeavesOutIterationsButReadsTheirBatches) {
+  TrainingRun plain = some_run(), skipping = some_run();
+  skipping.trainer.train.iterations_to_skip = {1, 5, 6, 12};
+  for (std::int64_t ahead : {0, 1}) {
+    Answer all = train(plain, ahead), some = train(skipping, ahead);
+    EXPECT_EQ(some.outcome.iterations, 12);
+    EXPECT_EQ(some.outcome.consumed_samples, all.outcome.consumed_samples);
+    EXPECT_EQ(some.outcome.skipped, 0);
+    std::vector<std::string> lines = split(some.metrics, '\n');
+    EXPECT_EQ(std::ranges::count_if(lines, [](const auto& line) { return !line.empty(); }), 8);
+    EXPECT_NE(all.weights, some.weights);
+  }
+}
+
 void expect_equal(const Answer& one, const Answer& other) {
   EXPECT_EQ(one.metrics, other.metrics);
   EXPECT_EQ(one.weights, other.weights);
