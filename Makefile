@@ -1,8 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup build bundle test test-full test-unit test-asan test-tsan test-deb fuzz demo bench check format clean
+.PHONY: help setup build bundle test test-full test-unit test-asan test-tsan test-deb test-clients fuzz demo demo-rl bench check format clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## install missing Debian packages
 	@tools/setup.sh
@@ -38,6 +38,9 @@ test-tsan: setup  ## thread sanitizer
 test-deb: build  ## install the Debian package into a root of its own and train there (as root)
 	@tools/test_deb.sh build
 
+test-clients: build  ## run the official client, curl, lm-eval's requests and a browser against the server
+	@tools/test_clients.sh
+
 fuzz:  ## search for files that readers do not stand; SECONDS=60 for each reader
 	@tools/setup.sh clang-16 libclang-rt-16-dev
 	@tools/fuzz.sh $(or $(SECONDS),60)
@@ -45,6 +48,10 @@ fuzz:  ## search for files that readers do not stand; SECONDS=60 for each reader
 demo:  ## a first training run: builds the program for this machine, trains for 90 seconds, samples
 	@tools/setup.sh --program
 	@tools/demo.sh
+
+demo-rl:  ## reinforcement learning in minutes: a model that writes wrong sums is rewarded for right ones
+	@tools/setup.sh --program
+	@tools/demo_rl.sh
 
 bench: setup  ## build and run the benchmarks
 	@cmake --preset release -DBEV_BENCH=ON >/dev/null

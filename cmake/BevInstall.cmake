@@ -52,7 +52,7 @@ target_link_libraries(bevatron_library INTERFACE bev_train ${backends})
 target_compile_features(bevatron_library INTERFACE cxx_std_20)
 
 get_property(libraries GLOBAL PROPERTY BEV_LIBRARIES)
-list(REMOVE_ITEM libraries bev_app)
+list(REMOVE_ITEM libraries bev_app bev_serve)
 install(TARGETS bevatron_library ${libraries} EXPORT bevatron
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/bevatron COMPONENT library)
 install(EXPORT bevatron NAMESPACE bevatron:: FILE bevatronTargets.cmake

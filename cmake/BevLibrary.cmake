@@ -1,7 +1,7 @@
 # How a folder under src/ becomes a target.
 #
 #   bev_library(nn DEPENDS ops)   static library bev_nn of all sources below src/nn, include root src/
-#   bev_cpu_backend, bev_cuda_backend, bev_program, bev_mpi_module, bev_benchmarks: one use each, in the root list
+#   bev_cpu_backend, bev_cuda_backend, bev_server_library, bev_program, bev_mpi_module, bev_benchmarks: one use each, in the root list
 #
 # A folder without sources becomes an INTERFACE library, so headers-only folders need no special case.
 
@@ -33,6 +33,9 @@ function(bev_library folder)
   bev_target_names(depends ${arg_DEPENDS})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$|/backend/cpu/kernels/|/comm/mpi/")
+  if(NOT BEV_SERVE)
+    list(FILTER sources EXCLUDE REGEX "/app/commands/serve_command\\.cpp$")
+  endif()
   list(APPEND sources ${arg_SOURCES})
 
   if(sources)
@@ -131,6 +134,18 @@ function(bev_cuda_backend)
   endif()
   set(BEV_BACKENDS ${BEV_BACKENDS} backend/cuda PARENT_SCOPE)
   set(BEV_BACKEND_DEFINITIONS BEV_HAS_CUDA PARENT_SCOPE)
+endfunction()
+
+# Boost is headers only, whose warnings are not ours; OpenSSL is linked.
+function(bev_server_library)
+  bev_library(serve ${ARGN} LIBRARIES OpenSSL::SSL OpenSSL::Crypto)
+  target_include_directories(bev_serve SYSTEM PRIVATE ${BEV_BOOST})
+  if(BEV_SANITIZE MATCHES thread)
+    # Boost's fences, which ThreadSanitizer does not see, come on top of locks.
+    target_compile_options(bev_serve PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
+  endif()
+  set(BEV_SERVERS serve PARENT_SCOPE)
+  set(BEV_BACKEND_DEFINITIONS ${BEV_BACKEND_DEFINITIONS} BEV_HAS_SERVE PARENT_SCOPE)
 endfunction()
 
 function(bev_program name source)

@@ -72,7 +72,7 @@ void train(World& world) {
   store.initialise(1234);
   StepState state;  // the CPU's memory is the device's
   Context ctx{kernels, device->stream(), arena, inputs, mesh, store, store, &state};
-  Optimizer optimizer(ctx, store.optim_ranges(), {});
+  Optimizer optimizer(ctx, store.optim_ranges(), {}, {});
   MockDataset data({.vocab_size = kVocabulary, .seq_length = kLength, .seed = 7});
   for (int step = 1; step <= 60; ++step) {
     std::vector<TokenSample> samples;

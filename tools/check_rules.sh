@@ -46,6 +46,15 @@ sources src | grep '\.h$' |
   xargs -r grep -HnE '^ *# *include *<((iostream|sstream|fstream|regex|filesystem|random|thread|mutex|chrono|functional)>|dnnl|omp\.h|fmt/|nlohmann/|yaml-cpp/)' |
   complain "heavy include in a header"
 
+# What the server is made of stays within three sources of it; a test may include OpenSSL, to make certificates.
+third_party='^ *# *include *[<"](boost|openssl)/'
+sources src bench examples | grep -v '^src/serve/[^/]*\.cpp$' | xargs -r grep -HnE "$third_party" |
+  complain "Boost or OpenSSL outside the sources of src/serve"
+sources tests | grep -v '^tests/serve/[^/]*\.cpp$' | xargs -r grep -HnE "$third_party" |
+  complain "Boost or OpenSSL outside the sources of tests/serve"
+sources src/serve | xargs -r grep -lE "$third_party" | awk 'END { if (NR > 3) print "src/serve: " NR " sources" }' |
+  complain "over 3 sources with Boost or OpenSSL"
+
 # Division that rounds up has a name.
 sources src tests bench examples | grep -v '^src/base/divide\.h$' |
   xargs -r grep -HnE '\+ *([A-Za-z_][A-Za-z0-9_.:>()-]*) - 1\) */ *\1|\+ (3\) / 4|7\) / 8|15\) / 16|31\) / 32|63\) / 64|127\) / 128|255\) / 256)' |

@@ -13,11 +13,24 @@ packages=(
   libpcre2-dev libutf8proc-dev                                        # tokenizers
   zlib1g-dev libzstd-dev                                              # compressed text
   libxxhash-dev                                                       # checksums
+  libssl-dev                                                          # the server, with Boost
   "$@"
 )
+
+# Any Boost from 1.74 on serves; packages of two versions exclude each other, so another is not asked for.
+has_boost() {
+  local folder
+  for folder in ${BOOST_ROOT:+"$BOOST_ROOT" "$BOOST_ROOT/include"} /usr/include /usr/local/include; do
+    awk '/^#define BOOST_VERSION / { enough = $3 >= 107400 } END { exit !enough }' \
+      "$folder/boost/version.hpp" 2>/dev/null && return
+  done
+  return 1
+}
+has_boost || packages+=(libboost-dev)
 [[ -n $program_only ]] || packages+=(
   libopenmpi-dev openmpi-bin                                          # ranks in several processes
   libgtest-dev libgmock-dev clang-format-14 dpkg-dev xz-utils         # tests, checks and packages
+  curl openssl                                                        # commands of docs/serving.md
 )
 
 # The headers alone, of the Python package. A build without them works: then our own kernels compute
@@ -61,6 +74,6 @@ command -v apt-get >/dev/null || give_up "no apt-get here"
 
 echo "setup: installing ${missing[*]}"
 install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y
-         --no-install-recommends "${missing[@]}")
+         --no-install-recommends --no-remove "${missing[@]}")
 "${as_root[@]}" apt-get update -qq || give_up "apt-get update failed"
 "${install[@]}" >/dev/null || give_up "apt-get install failed"

@@ -4,7 +4,6 @@
 #include <functional>
 #include <vector>
 
-#include "backend/cuda/gemm/gemm_skinny.h"
 #include "backend/cuda/gemm/linear_gemm.h"
 #include "gpu_rig.h"
 #include "kernels/gemm.h"
@@ -50,10 +49,6 @@ class Case {
     std::printf("%-22s %2d rows:", weight_.name, static_cast<int>(x_.shape()[0]));
     show("ring", [&] { cuda::gemm_ring(gpu_.stream(), linear(x_), false); });
     show("exact ring", [&] { cuda::gemm_ring(gpu_.stream(), linear(x_), true); });
-    const GemmArgs args = gemm(x_);
-    if (cuda::gemm_skinny_supports(args)) {
-      show("tiles", [&] { cuda::gemm_skinny(gpu_.stream(), gemm(x_)); });
-    }
     show("cuBLASLt", [&] { run_library(); });
     show("exact", [&] { cuda_exact_kernels().gemm.gemm(gpu_.stream(), gemm(x_)); });
     show_chain("table", cuda_kernels());
