@@ -116,6 +116,16 @@ TEST(Family, ReadsNeoxBiasesAndPartialRotation) {
   EXPECT_EQ(old.rotary_base, 500);
 }
 
+// Also where all other linears have biases too.
+TEST(Family, LatentsKeepTheirBiases) {
+  HfConfig hf = golden_config("deepseek_v2_dense");
+  hf.set("attention_bias", true);
+  ModelConfig config = from_hf(hf);
+  EXPECT_TRUE(config.has_mlp_bias());
+  EXPECT_TRUE(config.has_proj_bias());
+  EXPECT_TRUE(config.has_qkv_bias());
+}
+
 TEST(Family, NullAndMissingAreWhatTransformersTakesThemFor) {
   constexpr std::string_view kMistral = R"({"model_type": "mistral", "hidden_size": 64,
       "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 16,

@@ -127,7 +127,8 @@ void resolve_latent(ModelConfig& config) {
 void resolve_biases(ModelConfig& config) {
   bool qkv = config.has_qkv_bias(), proj = config.has_proj_bias(), mlp = config.has_mlp_bias();
   config.add_bias_linear = qkv && proj && mlp;
-  config.add_qkv_bias = qkv && !config.add_bias_linear;
+  // Biases of all linears leave out those of the latents.
+  config.add_qkv_bias = qkv && (!config.add_bias_linear || config.multi_latent_attention);
   config.add_proj_bias = proj && !config.add_bias_linear;
   config.add_mlp_bias = mlp && !config.add_bias_linear;
 }
