@@ -11,6 +11,7 @@ struct Stream;
 struct View;
 struct ActivationKernels;
 struct AttentionKernels;
+struct DeltaRuleKernels;
 struct DeviceKernels;
 struct ElementwiseKernels;
 struct EmbeddingKernels;
@@ -49,6 +50,7 @@ struct Kernels {
   const OptimKernels& optim;
   const QuantizeKernels& quantize;
   const SamplingKernels& sampling;
+  const DeltaRuleKernels& delta_rule;
 };
 
 // Names a table. In a backend the source of a family of kernels defines a function of it that makes
@@ -85,7 +87,8 @@ Kernels with_table(const Kernels& kernels, const Table& table) {
           .moe = same_type_or(kernels.moe, table),
           .optim = same_type_or(kernels.optim, table),
           .quantize = same_type_or(kernels.quantize, table),
-          .sampling = same_type_or(kernels.sampling, table)};
+          .sampling = same_type_or(kernels.sampling, table),
+          .delta_rule = same_type_or(kernels.delta_rule, table)};
 }
 
 }  // namespace bev

@@ -4,6 +4,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/delta_rule.h"
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
