@@ -23,9 +23,11 @@ struct MoeKernels;
 struct NormKernels;
 struct OptimKernels;
 struct QuantizeKernels;
+struct RecurrentKernels;
 struct RopeKernels;
 struct RouterKernels;
 struct SamplingKernels;
+struct SsdKernels;
 
 // References to tables that the backend owns and that must outlive this struct.
 struct Kernels {
@@ -50,6 +52,8 @@ struct Kernels {
   const OptimKernels& optim;
   const QuantizeKernels& quantize;
   const SamplingKernels& sampling;
+  const RecurrentKernels& recurrent;
+  const SsdKernels& ssd;
   const DeltaRuleKernels& delta_rule;
 };
 
@@ -88,6 +92,8 @@ Kernels with_table(const Kernels& kernels, const Table& table) {
           .optim = same_type_or(kernels.optim, table),
           .quantize = same_type_or(kernels.quantize, table),
           .sampling = same_type_or(kernels.sampling, table),
+          .recurrent = same_type_or(kernels.recurrent, table),
+          .ssd = same_type_or(kernels.ssd, table),
           .delta_rule = same_type_or(kernels.delta_rule, table)};
 }
 

@@ -17,6 +17,8 @@
 #include "kernels/norm.h"
 #include "kernels/optim.h"
 #include "kernels/quantize.h"
+#include "kernels/recurrent.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
 #include "kernels/sampling.h"
+#include "kernels/ssd.h"

@@ -37,7 +37,7 @@ double feed_forward_flops(const ModelConfig& model, FeedForwardKind kind) {
 
 // Forward FLOPs of a whole sequence.
 double layer_flops(const ModelConfig& model, const LayerSpec& layer, std::int64_t length) {
-  MixerFlops mixer = layer.mixer->flops(model, layer);
+  MixerFlops mixer = layer.mixer != nullptr ? layer.mixer->flops(model, layer) : MixerFlops{};
   double each = mixer.per_token + feed_forward_flops(model, layer.feed_forward);
   return each * static_cast<double>(length) +
          mixer.per_pair * visible_pairs(length, layer.attention);

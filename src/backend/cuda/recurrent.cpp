@@ -1,9 +1,11 @@
-// The gated delta rule, which runs on the CPU only.
-#include "kernels/delta_rule.h"
+// The kernels of recurrent mixers, which run on the CPU only.
+#include "kernels/recurrent.h"
 
 #include "backend/cuda/tables.h"
 #include "base/error.h"
+#include "kernels/delta_rule.h"
 #include "kernels/fill_tables.h"
+#include "kernels/ssd.h"
 
 namespace bev {
 
@@ -17,14 +19,18 @@ struct CpuOnly {
   constexpr operator Kernel<Args...>() const {
     return [](Args...) {
       BEV_FAIL(ErrorKind::kConfig,
-               "--device cuda: the kernels of gated delta layers run on the CPU only; give "
-               "--device cpu");
+               "--device cuda: the kernels of Mamba-2 and gated delta layers run on the CPU only; "
+               "give --device cpu");
     };
   }
 };
 
 }  // namespace
 
+RecurrentKernels cuda_table(Family<RecurrentKernels>) {
+  return fill_members<RecurrentKernels>(CpuOnly());
+}
+SsdKernels cuda_table(Family<SsdKernels>) { return fill_members<SsdKernels>(CpuOnly()); }
 DeltaRuleKernels cuda_table(Family<DeltaRuleKernels>) {
   return fill_members<DeltaRuleKernels>(CpuOnly());
 }
