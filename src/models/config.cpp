@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMaxSize = 1 << 24;  // keeps multiplied sizes within 64 bits
 // Layers with a mixer and a feed-forward part.
-constexpr std::string_view kTwoParts = "amp";
+constexpr std::string_view kTwoParts = "ampg";
 
 // Parses Megatron's "a,b" (keys from i - a to i + b) and returns a; b must be 0.
 std::string read_window(std::string_view text, std::string& problem) {
@@ -73,8 +73,9 @@ void shape_fields(ModelConfig& model, FieldList& list) {
 
 void hybrid_fields(ModelConfig& model, FieldList& list) {
   list.add("hybrid-layer-pattern", model.hybrid_layer_pattern,
-           "kinds of the layers, a letter each; with one part: M Mamba-2, * attention, - MLP, E "
-           "experts; with a feed-forward part too: m Mamba-2, a attention, p both added")
+           "kinds of the layers, a letter each; with one part: M Mamba-2, G gated delta rule, * "
+           "attention, - MLP, E experts; with a feed-forward part too: m Mamba-2, g gated delta "
+           "rule, a attention, p Mamba-2 and attention added")
       .defaults_to("attention and a feed-forward part in all layers");
 }
 
@@ -116,6 +117,8 @@ void attention_fields(ModelConfig& model, FieldList& list) {
             {"width", QkNorm::kWidth}},
            "--qk-layernorm: of each head before or after rotation (unit: without weights, in "
            "layers that rotate), or of all heads of a token together");
+  list.add("attention-output-gate", model.attention_output_gate,
+           "multiply the outputs of the heads by the sigmoid of a projection of the layer's input");
   list.add("softmax-scale", model.softmax_scale, "factor of the attention scores")
       .min(0)
       .defaults_to("1 / sqrt(head size)");
@@ -386,6 +389,7 @@ void ModelConfig::fields(FieldList& list) {
   moe.fields(list);
   moe_training.fields(list);
   mamba.fields(list);
+  delta.fields(list);
   lora.fields(list);
 }
 
@@ -401,8 +405,8 @@ bool ModelConfig::has_layers(std::string_view kinds) const {
 
 std::int64_t ModelConfig::residual_branches() const {
   if (hybrid_layer_pattern.empty()) return 2 * num_layers;
-  const std::int64_t both = std::ranges::count_if(hybrid_layer_pattern,
-                                                  [](char kind) { return kTwoParts.find(kind) != kTwoParts.npos; });
+  const std::int64_t both = std::ranges::count_if(
+      hybrid_layer_pattern, [](char kind) { return kTwoParts.find(kind) != kTwoParts.npos; });
   return std::ssize(hybrid_layer_pattern) + both;
 }
 

@@ -190,10 +190,10 @@ void check_norms(const ModelConfig& model, std::vector<std::string>& out) {
 void check_pattern(const ModelConfig& model, std::vector<std::string>& out) {
   const std::string& pattern = model.hybrid_layer_pattern;
   if (pattern.empty()) return;
-  const std::size_t unknown = pattern.find_first_not_of("M*-Eamp");
+  const std::size_t unknown = pattern.find_first_not_of("MG*-Eampg");
   if (unknown != std::string::npos) {
     out.push_back(concat("--hybrid-layer-pattern: '", pattern.substr(unknown, 1),
-                         "' is no layer; known are M, *, -, E, m, a and p"));
+                         "' is no layer; known are M, G, *, -, E, m, g, a and p"));
   }
   if (std::ssize(pattern) != model.num_layers) {
     out.push_back(concat("--hybrid-layer-pattern: has ", pattern.size(),
@@ -215,8 +215,12 @@ void check_pattern(const ModelConfig& model, std::vector<std::string>& out) {
   if (model.has_layers("E") && !model.moe.any()) {
     out.push_back("--hybrid-layer-pattern: E has experts; give --num-experts");
   }
-  if (model.has_mamba() && !model.causal) {
-    out.push_back("--hybrid-layer-pattern: Mamba layers are causal; leave --no-causal away");
+  if ((model.has_mamba() || model.has_delta()) && !model.causal) {
+    out.push_back(concat("--hybrid-layer-pattern: ", model.has_mamba() ? "Mamba" : "gated delta",
+                         " layers are causal; leave --no-causal away"));
+  }
+  if (model.has_delta()) {
+    for (std::string& problem : model.delta.problems()) out.push_back(std::move(problem));
   }
 }
 

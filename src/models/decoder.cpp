@@ -22,6 +22,9 @@ const MixerType* mixer_of(const ModelConfig& config, char kind) {
       return &kMambaMixer;
     case 'p':
       return &kParallelMambaMixer;
+    case 'G':
+    case 'g':
+      return &kGatedDeltaMixer;
     case '-':
     case 'E':
       return nullptr;
@@ -32,7 +35,7 @@ const MixerType* mixer_of(const ModelConfig& config, char kind) {
 
 FeedForwardKind feed_forward_of(const ModelConfig& config, std::int64_t number) {
   const char kind = config.layer_kind(number);
-  if (kind == 'M' || kind == '*') return FeedForwardKind::kNone;
+  if (kind == 'M' || kind == 'G' || kind == '*') return FeedForwardKind::kNone;
   return config.has_experts(number) ? FeedForwardKind::kExperts : FeedForwardKind::kDense;
 }
 }  // namespace

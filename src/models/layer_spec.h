@@ -39,6 +39,7 @@ extern const MixerType kAttentionMixer;        // multi-head, grouped-query (GQA
 extern const MixerType kLatentAttentionMixer;  // multi-head latent attention (MLA)
 extern const MixerType kMambaMixer;            // Mamba-2
 extern const MixerType kParallelMambaMixer;    // Mamba-2 and attention, added
+extern const MixerType kGatedDeltaMixer;       // gated delta rule (Gated DeltaNet)
 
 enum class FeedForwardKind : std::uint8_t { kNone, kDense, kExperts };
 std::string_view name_of(FeedForwardKind kind);

@@ -48,7 +48,7 @@ OpCase delta_case(std::string name, std::vector<std::int32_t> documents, Heads h
   for (OpInput& input : test.inputs) input.cp = PlaceState::kShard0;
   test.build = [heads, chunk](Bench& bench, const std::vector<Var>& in) {
     return OpOutputs{
-        {delta_rule(bench.ctx, {in[0], in[1], in[2]}, bench.layout, heads.spec(chunk))}};
+        {delta_rule(bench.ctx, {in[0], in[1], in[2]}, {&bench.layout}, heads.spec(chunk))}};
   };
   return test;
 }
@@ -348,7 +348,7 @@ Trained train(Bench& bench, const Call& call, const Numbers& dout) {
   };
   Var qkv = track(call.qkv, bench.ctx.dtype), g = track(call.g, bench.ctx.wide()),
       beta = track(call.beta, bench.ctx.wide());
-  Var out = delta_rule(bench.ctx, {qkv, g, beta}, layout, call.heads.spec(4));
+  Var out = delta_rule(bench.ctx, {qkv, g, beta}, {&layout}, call.heads.spec(4));
   Trained result{values_of(out.tensor), {}, {}, {}};
   tape.add_gradient(bench.ctx, GradSlot(out), bench.tensor(out.shape(), part_of(layout.own, dout)),
                     batch_placement());

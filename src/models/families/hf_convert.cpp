@@ -200,6 +200,7 @@ ModelConfig canonical(const ModelConfig& config) {
   resolve_positions(result);
   resolve_biases(result);
   resolve_experts(result);
+  if (!result.has_delta()) result.delta = {};
   return result;
 }
 
@@ -271,8 +272,23 @@ std::int64_t padding_row(const HfConfig& hf, const ModelFamily& family, std::int
 }
 }  // namespace
 
-ModelConfig from_hf(const HfConfig& hf) {
-  const ModelFamily& family = find_family(hf.text("model_type"), hf.source());
+namespace {
+// The text model of a config.json that has a vision tower beside it; `hf` if it has none.
+HfConfig text_part(const HfConfig& hf) {
+  std::optional<HfConfig> text = hf.object("text_config");
+  if (!text) return hf;
+  if (!text->has("model_type")) text->set("model_type", hf.text("model_type"));
+  // A key of the whole model that the text model may leave out.
+  if (!text->has("tie_word_embeddings") && hf.has("tie_word_embeddings")) {
+    text->set("tie_word_embeddings", hf.boolean("tie_word_embeddings", false));
+  }
+  return *text;
+}
+}  // namespace
+
+ModelConfig from_hf(const HfConfig& whole) {
+  const ModelFamily& family = find_family(whole.text("model_type"), whole.source());
+  const HfConfig hf = family.other_prefix.empty() ? whole : text_part(whole);
   reject_unsupported(hf);
   ModelConfig config = family.read(hf);
   config.padding_row = padding_row(hf, family, config.vocab_size);

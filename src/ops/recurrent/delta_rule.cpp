@@ -168,8 +168,10 @@ Tensor exchange_gradients(Context& ctx, const DeltaKept& kept, const Tensor& qkv
 
 }  // namespace
 
-DeltaGates delta_gates(Context& ctx, const Var& gates, const Param& a_log, const Param& dt_bias) {
+DeltaGates delta_gates(Context& ctx, const Var& gates, const Param& log_rate,
+                       const Param& bias_of_rate) {
   OpScope scope(ctx, "delta_gates");
+  const Param &a_log = in_use(ctx, log_rate), &dt_bias = in_use(ctx, bias_of_rate);
   Shape shape{gates.shape()[0], gates.shape()[1] / 2};
   Tensor g = ctx.allocate(ctx.wide(), shape, "activations");
   Tensor beta = ctx.allocate(ctx.wide(), shape, "activations");
@@ -194,8 +196,11 @@ DeltaGates delta_gates(Context& ctx, const Var& gates, const Param& a_log, const
         dbeta = or_zeros(bctx, std::move(dbeta), bctx.wide(), shape);
         Tensor rows = saved.get(bctx);
         Tensor drows = bctx.allocate(rows.dtype(), rows.shape(), "gradients");
-        GradSink dlog = a_log->trains ? bctx.grads.sink(*a_log, in.placement) : GradSink{};
-        GradSink dbias = dt_bias->trains ? bctx.grads.sink(*dt_bias, in.placement) : GradSink{};
+        auto sink = [&](const Param& param) {
+          return param.trains ? bctx.grads.sink(param, gradient_placement(param, in.placement))
+                              : GradSink{};
+        };
+        GradSink dlog = sink(*a_log), dbias = sink(*dt_bias);
         {
           WeightLease log = bctx.weights.use(*a_log), bias = bctx.weights.use(*dt_bias);
           bctx.kernels.delta_rule.gates_backward(bctx.stream, {.gates = rows,
@@ -216,10 +221,45 @@ DeltaGates delta_gates(Context& ctx, const Var& gates, const Param& a_log, const
   return out;
 }
 
-Var delta_rule(Context& ctx, const DeltaInputs& in, const SequenceLayout& layout,
+namespace {
+
+// From and to the states of a decoding step.
+Var decode(Context& ctx, const DeltaInputs& in, const RecurrentRows& rows,
+           const DeltaRuleSpec& spec) {
+  constexpr std::int64_t kFewTokens = 4;  // of a run, quicker token by token
+  const std::vector<RecurrentRun> runs = decode_runs(*rows.decode);
+  const StateRows states{rows.states, 0};
+  Tensor out = new_output(ctx, in, spec);
+  bool few = true;
+  for (const RecurrentRun& run : runs) few = few && run.count <= kFewTokens;
+  if (few) {
+    ctx.kernels.delta_rule.step(ctx.stream, {.shape = shape_of(spec, runs),
+                                             .qkv = in.qkv.tensor,
+                                             .g = in.g.tensor,
+                                             .beta = in.beta.tensor,
+                                             .entering = states,
+                                             .out = out,
+                                             .leaving = states});
+  } else {
+    ctx.kernels.delta_rule.forward(ctx.stream, {.shape = shape_of(spec, runs),
+                                                .qkv = in.qkv.tensor,
+                                                .g = in.g.tensor,
+                                                .beta = in.beta.tensor,
+                                                .entering = states,
+                                                .out = out,
+                                                .leaving = states});
+  }
+  return make_output(ctx, "delta_rule", out, in.qkv.placement, false);
+}
+
+}  // namespace
+
+Var delta_rule(Context& ctx, const DeltaInputs& in, const RecurrentRows& rows,
                const DeltaRuleSpec& spec) {
   OpScope scope(ctx, "delta_rule");
   check_inputs(ctx, in);
+  if (rows.decode != nullptr) return decode(ctx, in, rows, spec);
+  const SequenceLayout& layout = *rows.layout;
   const Group& cp = ctx.mesh.cp();
   DeltaChain chain = cp.size() == 1
                          ? DeltaChain::make(layout.own)
@@ -282,34 +322,6 @@ DeltaResult delta_rule_with_states(Context& ctx, const DeltaInputs& in, const Va
         if (to_entering.wanted()) back.add(to_entering, std::move(dentering));
       });
   return out;
-}
-
-Var delta_rule_step(Context& ctx, const DeltaInputs& in, const std::vector<RecurrentRun>& runs,
-                    const StateRows& states, const DeltaRuleSpec& spec) {
-  constexpr std::int64_t kFewTokens = 4;  // of a run, quicker token by token
-  OpScope scope(ctx, "delta_rule_step");
-  check_inputs(ctx, in);
-  Tensor out = new_output(ctx, in, spec);
-  bool few = true;
-  for (const RecurrentRun& run : runs) few = few && run.count <= kFewTokens;
-  if (few) {
-    ctx.kernels.delta_rule.step(ctx.stream, {.shape = shape_of(spec, runs),
-                                             .qkv = in.qkv.tensor,
-                                             .g = in.g.tensor,
-                                             .beta = in.beta.tensor,
-                                             .entering = states,
-                                             .out = out,
-                                             .leaving = states});
-  } else {
-    ctx.kernels.delta_rule.forward(ctx.stream, {.shape = shape_of(spec, runs),
-                                                .qkv = in.qkv.tensor,
-                                                .g = in.g.tensor,
-                                                .beta = in.beta.tensor,
-                                                .entering = states,
-                                                .out = out,
-                                                .leaving = states});
-  }
-  return make_output(ctx, "delta_rule_step", out, in.qkv.placement, false);
 }
 
 }  // namespace bev

@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
-#include "ops/sequence_layout.h"
-#include "tensor/recurrent_run.h"
+#include "ops/recurrent/sequence_pieces.h"
 
 namespace bev {
 
@@ -35,8 +34,9 @@ struct DeltaGates {
 // Rows b | a, [T, 2 M] -> g = -exp(a_log) softplus(a + dt_bias) and beta = sigmoid(b), wide.
 DeltaGates delta_gates(Context& ctx, const Var& gates, const Param& a_log, const Param& dt_bias);
 
-// -> [T, M V], document by document.
-Var delta_rule(Context& ctx, const DeltaInputs& in, const SequenceLayout& layout,
+// -> [T, M V], document by document. Decoding: the state is in the first columns of the rows'
+// states, which are updated; no gradient.
+Var delta_rule(Context& ctx, const DeltaInputs& in, const RecurrentRows& rows,
                const DeltaRuleSpec& spec);
 
 // States as values: entering [R, M, K, V] and leaving ones of the same shape, in the wide dtype.
@@ -46,9 +46,5 @@ struct DeltaResult {
 };
 DeltaResult delta_rule_with_states(Context& ctx, const DeltaInputs& in, const Var& entering,
                                    std::vector<RecurrentRun> runs, const DeltaRuleSpec& spec);
-
-// Generation: the runs go on from their states, which they update. No gradient.
-Var delta_rule_step(Context& ctx, const DeltaInputs& in, const std::vector<RecurrentRun>& runs,
-                    const StateRows& states, const DeltaRuleSpec& spec);
 
 }  // namespace bev
