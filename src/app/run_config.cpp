@@ -179,6 +179,16 @@ void check_tensor_parallel(const RunConfig& run, Problems& out) {
   }
 }
 
+// Ranks have whole key heads of the gated delta rule, and their value heads.
+void check_delta_heads(const RunConfig& run, Problems& out) {
+  const std::int64_t tp = run.parallel.tensor_model_parallel_size;
+  const std::int64_t heads = run.model.delta.num_key_heads;
+  if (!run.model.has_delta() || heads < 1 || heads % tp == 0) return;
+  out.push_back(concat("--tensor-model-parallel-size: ", tp,
+                       " does not divide --linear-num-key-heads ", heads, "; use ",
+                       divisors_text(heads)));
+}
+
 // The micro-batch counts of the iterations; empty if the batch sizes are not known.
 std::vector<std::int64_t> micro_batch_counts(const RunConfig& run) {
   if (!run.data.replay_flag().empty() && run.batch.replay.empty()) return {};
@@ -558,6 +568,7 @@ void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batc
   append(out, run.model.problems());
   check_ranks(run, out);
   check_tensor_parallel(run, out);
+  check_delta_heads(run, out);
   check_pipeline(run, micro_batches, out);
   check_context_parallel(run, out);
   check_data_parallel(run, out);

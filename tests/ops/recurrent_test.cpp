@@ -1,6 +1,7 @@
 // Causal convolution, gated norms, the SSD recurrence of Mamba-2, and moves of columns.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -130,9 +131,8 @@ OpCase ssd_case(const Heads& heads, std::int64_t chunk,
              " tokens"),
       {{{tokens, heads.heads * heads.size + 2 * heads.groups * heads.state}},
        {{tokens, heads.heads}}},
-      {{{heads.heads}}, {{heads.heads}}, {{heads.heads}}}};
+      std::vector<OpParam>(3, {.shape = {heads.heads}, .wide = true})};
   test.build = [heads, chunk](Bench& bench, const std::vector<Var>& in) {
-    for (int i = 0; i < 3; ++i) bench.params[static_cast<std::size_t>(i)]->format = ParamFormat::kF32;
     return OpOutputs{
         {ssd(bench.ctx, in[0], in[1], ssd_spec(bench, heads, chunk), {&bench.layout}, 0)}};
   };
@@ -144,6 +144,168 @@ const OpRows kSsdRows("Ssd", {ssd_case({2, 3, 4, 1}, 4, kDocuments),
                               ssd_case({4, 2, 3, 2}, 16, kDocuments),
                               ssd_case({3, 1, 2, 3}, 1, {7}), ssd_case({2, 5, 1, 2}, 3, {1, 1, 1}),
                               ssd_case({2, 33, 18, 1}, 64, {70, 3})});
+
+// A head's recurrence token by token, in f64.
+std::vector<double> scan_tokens(const Heads& h, const OpValues& values,
+                                const std::vector<std::int32_t>& documents) {
+  const auto heads = static_cast<std::size_t>(h.heads), p = static_cast<std::size_t>(h.size);
+  const auto n = static_cast<std::size_t>(h.state), groups = static_cast<std::size_t>(h.groups);
+  const std::size_t columns = heads * p + 2 * groups * n;
+  const std::vector<double>&rows = values.inputs[0], &raw = values.inputs[1];
+  std::vector<double> y;
+  std::size_t row = 0;
+  for (std::int32_t length : documents) {
+    std::vector<double> state(heads * p * n, 0.0);
+    for (std::int32_t t = 0; t < length; ++t, ++row) {
+      const double* x = rows.data() + row * columns;
+      for (std::size_t head = 0; head < heads; ++head) {
+        const double* b = x + heads * p + head / (heads / groups) * n;
+        const double dt = std::log1p(std::exp(raw[row * heads + head] + values.params[0][head]));
+        const double decay = std::exp(-dt * std::exp(values.params[1][head]));
+        for (std::size_t i = 0; i < p; ++i) {
+          double sum = values.params[2][head] * x[head * p + i];
+          for (std::size_t k = 0; k < n; ++k) {
+            double& s = state[(head * p + i) * n + k];
+            s = decay * s + dt * x[head * p + i] * b[k];
+            sum += s * b[groups * n + k];
+          }
+          y.push_back(sum);
+        }
+      }
+    }
+  }
+  return y;
+}
+
+TEST(Ssd, ChunksOfAnySizeAreTheRecurrence) {
+  for (std::int32_t tokens : {1, 2, 3, 5, 63, 64, 65, 200}) {
+    for (std::int64_t chunk : {1, 7, 16, 64, 128}) {
+      for (std::int64_t groups : {1, 2, 4}) {
+        const Heads heads{4, 3, 5, groups};
+        const std::vector<std::int32_t> documents = {tokens, 1, 2};
+        const OpCase test = ssd_case(heads, chunk, documents);
+        SCOPED_TRACE(test.name);
+        const OpValues values = values_for(test);
+        const OpResult result = run_op(test, values, {.backward = false});
+        EXPECT_LT(relative_error(result.outputs[0], scan_tokens(heads, values, documents)), 1e-12);
+      }
+    }
+  }
+}
+
+// Documents packed together have the outputs and gradients of documents apart.
+TEST(Ssd, DocumentsDoNotSeeEachOther) {
+  const Heads heads{2, 3, 4, 1};
+  const OpCase whole = ssd_case(heads, 4, {3, 6});
+  OpValues values = values_for(whole);
+  const OpResult both = run_op(whole, values, {.backward = false});
+  for (double& x : values.inputs[0]) x = (&x - values.inputs[0].data()) < 3 * 14 ? 9 : x;
+  const OpResult other = run_op(whole, values, {.backward = false});
+  EXPECT_NE(both.outputs[0].front(), other.outputs[0].front());
+  const auto second = both.outputs[0].begin() + 3 * 6;
+  EXPECT_TRUE(std::equal(second, both.outputs[0].end(), other.outputs[0].begin() + 3 * 6));
+}
+
+// Large and small steps and decays: all finite, and f32 follows f64.
+TEST(Ssd, StaysFiniteForAnyStepsAndDecays) {
+  const Heads heads{3, 4, 6, 1};
+  OpCase test = ssd_case(heads, 64, {150});
+  OpValues values = values_for(test);
+  const double steps[] = {-60, 60, 0, 25, -20, 3};
+  for (std::size_t i = 0; i < values.inputs[1].size(); ++i) values.inputs[1][i] = steps[i % 6];
+  values.params[1] = {5, -8, 2.7};
+  const OpResult exact = run_op(test, values, {});
+  auto finite = [](const std::vector<double>& list) {
+    return std::ranges::all_of(list, [](double x) { return std::isfinite(x); });
+  };
+  for (Dtype dtype : {Dtype::kF64, Dtype::kF32, Dtype::kBf16}) {
+    const OpResult result = run_op(test, values, {.dtype = dtype});
+    EXPECT_TRUE(finite(result.outputs[0]));
+    for (const auto& gradient : result.input_grads) EXPECT_TRUE(finite(gradient));
+    for (const auto& gradient : result.param_grads) EXPECT_TRUE(finite(gradient));
+    if (dtype == Dtype::kF32) {
+      EXPECT_LT(relative_error(result.outputs[0], exact.outputs[0]), 1e-5);
+    }
+  }
+}
+
+TEST(Ssd, StepsStayWithinTheirLimits) {
+  OpCase test = ssd_case({2, 3, 4, 1}, 4, {6});
+  test.build = [](Bench& bench, const std::vector<Var>& in) {
+    SsdSpec spec = ssd_spec(bench, {2, 3, 4, 1}, 4);
+    spec.shape.dt_min = 0.7;
+    spec.shape.dt_max = 0.7;
+    return OpOutputs{{ssd(bench.ctx, in[0], in[1], spec, {&bench.layout}, 0)}};
+  };
+  OpValues values = values_for(test);
+  const OpResult result = run_op(test, values, {});
+  for (double d : result.input_grads[1]) EXPECT_EQ(d, 0);
+  values.inputs[1].assign(values.inputs[1].size(), std::log(std::expm1(0.7)));
+  values.params[0] = {0, 0};
+  EXPECT_LT(relative_error(result.outputs[0], scan_tokens({2, 3, 4, 1}, values, {6})), 1e-12);
+}
+
+// The outputs of a decoder: prompts in pieces, then token by token, sequences in slots.
+TEST(Ssd, DecodingIsTheWholeForward) {
+  const Heads heads{4, 3, 5, 2};
+  const std::vector<std::int32_t> documents = {40, 9};
+  const OpCase test = ssd_case(heads, 8, documents);
+  const OpValues values = values_for(test);
+  const std::vector<double> whole = run_op(test, values, {.backward = false}).outputs[0];
+  Bench bench(Dtype::kF64);
+  fill_bench(test, values, {}, bench);
+  const SsdSpec spec = ssd_spec(bench, heads, 8);
+  const std::int64_t elements = spec.shape.state_elements(), columns = spec.shape.columns();
+  Tensor states = bench.tensor({3, elements + 2}, std::vector<double>(static_cast<std::size_t>(3 * (elements + 2)), 7.0));
+  std::vector<double> got(whole.size());
+  std::int64_t done[2] = {0, 0};
+  const std::int64_t begin[2] = {0, 40}, slots[2] = {2, 0};
+  for (std::int64_t count : {21, 1, 3, 14, 1}) {
+    DecodeStep step;
+    std::vector<double> rows, dt;
+    std::vector<std::int64_t> places;
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const std::int64_t take = std::min<std::int64_t>(count, documents[i] - done[i]);
+      if (take == 0) continue;
+      step.runs.push_back({.q_begin = static_cast<std::int32_t>(at),
+                           .q_count = static_cast<std::int32_t>(take),
+                           .offset = static_cast<std::int32_t>(done[i])});
+      step.slots.push_back(slots[i]);
+      for (std::int64_t t = 0; t < take; ++t) places.push_back(begin[i] + done[i] + t);
+      done[i] += take;
+      at += take;
+    }
+    for (std::int64_t place : places) {
+      auto x = values.inputs[0].begin() + place * columns;
+      auto raw = values.inputs[1].begin() + place * heads.heads;
+      rows.insert(rows.end(), x, x + columns);
+      dt.insert(dt.end(), raw, raw + heads.heads);
+    }
+    Var y = ssd(bench.ctx, {bench.tensor({at, columns}, rows), {}, -1, nullptr},
+                {bench.tensor({at, heads.heads}, dt), {}, -1, nullptr}, spec,
+                {&bench.layout, &step, states}, 2);
+    const std::vector<double> out = values_of(y.tensor);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      std::copy_n(out.begin() + static_cast<std::ptrdiff_t>(i) * 12, 12,
+                  got.begin() + places[i] * 12);
+    }
+  }
+  EXPECT_LT(relative_error(got, whole), 1e-12);
+}
+
+OpCase columns_case() {
+  OpCase test{"split and scaled", {{{3, 7}, kCut}}, {}};
+  test.build = [](Bench& bench, const std::vector<Var>& in) {
+    const std::array<std::int64_t, 3> columns = {2, 4, 1};
+    const std::array<double, 3> factors = {1, -2, 0.5};
+    Var scaled_parts = scale_column_parts(bench.ctx, in[0], columns, factors);
+    std::vector<Var> parts = split_columns(bench.ctx, scaled_parts, columns);
+    return OpOutputs{{parts[0], parts[2]}};
+  };
+  return test;
+}
+const OpRows kColumnRows("Columns", {columns_case()});
 
 }  // namespace
 }  // namespace bev::test

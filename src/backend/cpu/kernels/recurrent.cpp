@@ -65,14 +65,14 @@ struct ConvPiece {
   // Begins a run: the window is what comes before it, and one free place for the next token.
   void enter(const StateRows& states, std::int64_t row) {
     std::memset(window, 0, sizeof window);
-    if (row < 0) return;
+    if (row < 0 || states.rows.empty()) return;
     const A* from = state(states, row);
     for (std::int64_t j = 1; j < width; ++j) {
       std::memcpy(window[j], from + (j - 1) * channels, sizeof(A) * static_cast<std::size_t>(count));
     }
   }
   void leave(const StateRows& states, std::int64_t row) const {
-    if (row < 0) return;
+    if (row < 0 || states.rows.empty()) return;
     A* to = state(states, row);
     for (std::int64_t j = 1; j < width; ++j) {
       std::memcpy(to + (j - 1) * channels, window[j], sizeof(A) * static_cast<std::size_t>(count));
