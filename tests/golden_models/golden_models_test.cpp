@@ -122,6 +122,10 @@ class GoldenModel : public testing::TestWithParam<GoldenCase> {
  protected:
   void SetUp() override {
     if (test::find_device(GetParam().device) == nullptr) GTEST_SKIP() << "no such device";
+    const ModelConfig model = read_hf_config(folder());
+    const bool recurrent = model.has_mamba() || model.has_delta();
+    if (recurrent && GetParam().device == test::TestDevice::kCuda)
+      GTEST_SKIP() << "on the CPU only";
   }
   const Kernels& kernels() const { return *test::find_device(GetParam().device); }
   std::string folder() const { return folder_of(GetParam().fixture); }

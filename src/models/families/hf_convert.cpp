@@ -300,7 +300,7 @@ std::int64_t padding_row(const HfConfig& hf, const ModelFamily& family, std::int
 }  // namespace
 
 namespace {
-// The text model of a config.json that has a vision tower beside it; `hf` if it has none.
+// The text model of a config.json that also has a vision tower; `hf` if it has none.
 HfConfig text_part(const HfConfig& hf) {
   std::optional<HfConfig> text = hf.object("text_config");
   if (!text) return hf;

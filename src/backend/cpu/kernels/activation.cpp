@@ -9,8 +9,8 @@
 #include "backend/cpu/kernels/amax.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
-#include "backend/cpu/kernels/tables.h"
 #include "backend/cpu/kernels/sigmoid_gate.h"
+#include "backend/cpu/kernels/tables.h"
 #include "backend/cpu/kernels/xielu.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
