@@ -18,9 +18,9 @@
 namespace bev {
 
 namespace {
-std::vector<RowRun> row_runs(const ParamMapping& mapping) {
+std::vector<MovedRows> row_runs(const ParamMapping& mapping) {
   if (!mapping.order.empty()) return mapping.order;
-  std::vector<RowRun> runs;
+  std::vector<MovedRows> runs;
   std::int64_t row = 0;
   if (mapping.kind == WeightKind::kNeoxQkv) {
     std::int64_t size = mapping.head_size, heads = mapping.shape[0] / (3 * size);
@@ -280,7 +280,7 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
     return;
   }
   std::int64_t columns = columns_of(mapping);
-  for (const RowRun& run : row_runs(mapping)) {
+  for (const MovedRows& run : row_runs(mapping)) {
     Dtype from = sources[run.part].dtype;
     convert_elements({offset(sources[run.part].bytes.data(), run.tensor_row * columns, from), from},
                      {offset(out, run.param_row * columns, dtype), dtype}, run.count * columns);
@@ -320,7 +320,7 @@ std::vector<PartRun> part_runs(const ParamMapping& mapping, std::size_t part) {
   if (transposed(mapping) || has_columns(mapping)) return {{0, 0, mapping.shape.numel()}};
   std::int64_t columns = columns_of(mapping);
   std::vector<PartRun> runs;
-  for (const RowRun& run : row_runs(mapping)) {
+  for (const MovedRows& run : row_runs(mapping)) {
     if (run.part != part) continue;
     runs.push_back({run.tensor_row * columns, run.param_row * columns, run.count * columns});
   }
@@ -430,7 +430,7 @@ void split_param(const ParamMapping& mapping, std::size_t part, const void* valu
     return;
   }
   std::int64_t columns = columns_of(mapping);
-  for (const RowRun& run : row_runs(mapping)) {
+  for (const MovedRows& run : row_runs(mapping)) {
     if (run.part != part) continue;
     convert_elements({offset(value, run.param_row * columns, dtype), dtype},
                      {offset(out, run.tensor_row * columns, out_dtype), out_dtype},

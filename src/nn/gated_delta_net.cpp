@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/error.h"
 #include "ops/recurrent/columns.h"
 
 namespace bev {
@@ -58,6 +59,8 @@ void GatedDeltaNet::linears(std::vector<Linear*>& list) {
 
 DeltaRuleSpec GatedDeltaNet::rule(const Context& ctx) const {
   const std::int64_t tp = ctx.mesh.tp().size();
+  BEV_CHECK(options.key_heads % tp == 0, in_proj.weight.name, ": ", options.key_heads,
+            " key heads over ", tp, " tensor-parallel ranks");
   return {.key_heads = options.key_heads / tp,
           .value_heads = options.value_heads / tp,
           .key_size = options.key_size,

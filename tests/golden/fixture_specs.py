@@ -476,5 +476,5 @@ SPECS = [
               linear_key_head_dim=4, linear_value_head_dim=5, moe_intermediate_size=6,
               shared_expert_intermediate_size=8, num_experts=5, num_experts_per_tok=2, max_position_embeddings=64,
               rms_norm_eps=1e-6, rope_parameters=rope(300.0, partial_rotary_factor=0.25, mrope_section=[1, 1, 0])),
-         length=17, contrasts={"top 3": {"num_experts_per_tok": 3}}),
+         length=17, gain=0.5, adamw=GENTLE, contrasts={"top 3": {"num_experts_per_tok": 3}}),
 ]

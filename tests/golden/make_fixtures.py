@@ -191,6 +191,22 @@ def train(model, batches, options):
     return losses, norms
 
 
+@torch.no_grad()
+def shake(model, generator):
+    """The model with weights moved as much as float32 rounds them."""
+    shaken = copy.deepcopy(model)
+    for p in shaken.parameters():
+        p.mul_(1 + 1e-7 * torch.randn(p.shape, generator=generator))
+    return shaken
+
+
+def check_steps(shaken, steps):
+    """Steps that rounding of weights moves say nothing about another program."""
+    apart = max(abs(a - b) for a, b in zip(shaken[0], steps[0]))
+    norms = max(abs(a / b - 1) for a, b in zip(shaken[1], steps[1]))
+    require(apart < 3e-5 and norms < 6e-5, f"rounded weights move losses by {apart:.1e}, norms by {norms:.1e}")
+
+
 def cache_safe(config, prompt_length):
     """False where the rotary frequencies change while decoding: keys cached earlier would be stale."""
     parameters = getattr(config, "rope_parameters", None) or {}
@@ -252,6 +268,8 @@ def check(tensors, flat):
 def config_v4(config):
     """The same model as transformers 4.x wrote it: RoPE settings at the top level, torch_dtype."""
     out = {k: v for k, v in config.items() if k not in ("rope_parameters", "dtype", "layer_types", "is_decoder")}
+    if config["model_type"] == "qwen3_next":
+        out["layer_types"] = config["layer_types"]
     out |= {"torch_dtype": config["dtype"], "transformers_version": "4.57.6"}
     parameters = copy.deepcopy(config["rope_parameters"])
     if config["model_type"] == "olmo3":
@@ -318,7 +336,10 @@ def build(spec, seed, folder):
 
     greedy = decode(model, prompts)
     options = ADAMW | spec.adamw
+    shaken = shake(model, generator) if spec.model_type in WIDE else None
     losses, norms = train(model, batches, options)  # last: it changes the weights
+    if shaken is not None:
+        check_steps(train(shaken, batches, options), (losses, norms))
     expected |= {"adamw": options | {"losses": losses, "grad_norms": norms}, "greedy": greedy, "versions": VERSIONS}
     write_json(folder / "expected.json", expected, indent=1)
     return expected, tensors["logits"], moved

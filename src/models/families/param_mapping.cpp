@@ -75,7 +75,7 @@ struct GroupPart {
   std::int64_t param_row = 0;  // of the first group
 };
 void add_groups(std::size_t part, std::int64_t groups, std::span<const GroupPart> parts,
-                std::vector<RowRun>& out) {
+                std::vector<MovedRows>& out) {
   std::int64_t row = 0;
   for (std::int64_t group = 0; group < groups; ++group) {
     for (const GroupPart& one : parts) {
@@ -85,21 +85,21 @@ void add_groups(std::size_t part, std::int64_t groups, std::span<const GroupPart
   }
 }
 
-std::vector<RowRun> gated_order(const ModelConfig& config) {
+std::vector<MovedRows> gated_order(const ModelConfig& config) {
   const std::int64_t size = config.head_size(), heads = config.num_attention_heads;
   const std::int64_t query = heads * size, key = config.kv_heads() * size;
-  std::vector<RowRun> order;
+  std::vector<MovedRows> order;
   add_groups(0, heads, std::array<GroupPart, 2>{{{size, query}, {size, 0}}}, order);
   order.push_back({1, 0, 2 * query, key});
   order.push_back({2, 0, 2 * query + key, key});
   return order;
 }
 
-std::vector<RowRun> group_order(const DeltaConfig& delta) {
+std::vector<MovedRows> group_order(const DeltaConfig& delta) {
   const std::int64_t shared = delta.num_value_heads / delta.num_key_heads;
   const std::int64_t keys = delta.key_columns(), values = delta.value_columns();
   const std::int64_t wide = shared * delta.value_head_dim;
-  std::vector<RowRun> order;
+  std::vector<MovedRows> order;
   add_groups(0, delta.num_key_heads,
              std::array<GroupPart, 4>{{{delta.key_head_dim, 0},
                                        {delta.key_head_dim, keys},
@@ -113,11 +113,11 @@ std::vector<RowRun> group_order(const DeltaConfig& delta) {
   return order;
 }
 
-std::vector<RowRun> row_order(WeightKind kind, const ModelConfig& config) {
+std::vector<MovedRows> row_order(WeightKind kind, const ModelConfig& config) {
   if (kind == WeightKind::kGatedQkvRows && config.attention_output_gate) {
     return gated_order(config);
   }
-  return kind == WeightKind::kDeltaGroups ? group_order(config.delta) : std::vector<RowRun>();
+  return kind == WeightKind::kDeltaGroups ? group_order(config.delta) : std::vector<MovedRows>();
 }
 
 // The name, and with the family's other prefixes.
@@ -190,10 +190,10 @@ void map_experts(const Match& found, const ModelFamily& family, ParamMapping& ma
 
 }  // namespace
 
-std::vector<RowRun> order_of_rows(const ParamMapping& mapping, std::int64_t begin,
-                                  std::int64_t end) {
-  std::vector<RowRun> order;
-  for (RowRun run : mapping.order) {
+std::vector<MovedRows> order_of_rows(const ParamMapping& mapping, std::int64_t begin,
+                                     std::int64_t end) {
+  std::vector<MovedRows> order;
+  for (MovedRows run : mapping.order) {
     if (run.param_row < begin || run.param_row >= end) continue;
     order.push_back({0, run.tensor_row, run.param_row - begin, run.count});
   }
