@@ -75,6 +75,7 @@ void hybrid_fields(ModelConfig& model, FieldList& list) {
   list.add("hybrid-layer-pattern", model.hybrid_layer_pattern,
            "kinds of the layers, a letter each; with one part: M Mamba-2, * attention, - MLP, E "
            "experts; with a feed-forward part too: m Mamba-2, a attention, p both added")
+      .alias("hybrid-override-pattern")
       .defaults_to("attention and a feed-forward part in all layers");
 }
 
@@ -401,8 +402,8 @@ bool ModelConfig::has_layers(std::string_view kinds) const {
 
 std::int64_t ModelConfig::residual_branches() const {
   if (hybrid_layer_pattern.empty()) return 2 * num_layers;
-  const std::int64_t both = std::ranges::count_if(hybrid_layer_pattern,
-                                                  [](char kind) { return kTwoParts.find(kind) != kTwoParts.npos; });
+  const std::int64_t both = std::ranges::count_if(
+      hybrid_layer_pattern, [](char kind) { return kTwoParts.find(kind) != kTwoParts.npos; });
   return std::ssize(hybrid_layer_pattern) + both;
 }
 

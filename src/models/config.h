@@ -206,7 +206,7 @@ struct ModelConfig {
   bool has_layers(std::string_view kinds) const;  // of one of these kinds
   bool has_attention() const { return has_layers("*ap"); }
   bool has_mamba() const { return has_layers("Mmp"); }
-  std::int64_t residual_branches() const;  // what all layers add to the residual stream
+  std::int64_t residual_branches() const;      // what all layers add to the residual stream
   bool has_experts(std::int64_t layer) const;  // layers after the last (MTP) are like the last
   bool has_dense_layers() const;               // layers without experts
   // FFN size of one expert.

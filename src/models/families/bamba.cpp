@@ -10,8 +10,7 @@
 namespace bev {
 
 namespace {
-constexpr LlamaDefaults kDefaults = {
-    .max_positions = 262144, .kv_heads = 8, .norm_epsilon = 1e-5};
+constexpr LlamaDefaults kDefaults = {.max_positions = 262144, .kv_heads = 8, .norm_epsilon = 1e-5};
 constexpr RopeKeys kRope = {.default_percent = 0.5, .partial = true};
 constexpr MambaKeys kKeys;
 constexpr MambaDefaults kMamba;
@@ -82,8 +81,7 @@ ModelFamily bamba_family() {
           .weights = hybrid_weights({}),
           .ignored = llama_ignored(),
           .default_pad = 0,
-          .presets = {{"bamba-9b",
-                       sized({32, 4096, 14336, 32, 8, 128256, 262144}, {9, 18, 27})}}};
+          .presets = {{"bamba-9b", sized({32, 4096, 14336, 32, 8, 128256, 262144}, {9, 18, 27})}}};
 }
 
 }  // namespace bev

@@ -130,8 +130,8 @@ std::vector<WeightRule> weights() {
     rules.push_back({mlp + part + "linear_fc1", {shared + "input_linear"}});
     rules.push_back({mlp + part + "linear_fc2", {shared + "output_linear"}});
   }
-  rules.push_back({mlp + "router", {experts + "router.layer"}, WeightKind::kPlain,
-                   experts + "router"});
+  rules.push_back(
+      {mlp + "router", {experts + "router.layer"}, WeightKind::kPlain, experts + "router"});
   rules.push_back({mlp + "experts.linear_fc1", {experts + "input_linear"}});
   rules.push_back({mlp + "experts.linear_fc2", {experts + "output_linear"}});
   return rules;
@@ -180,11 +180,10 @@ ModelFamily granitemoehybrid_family() {
       .weights = weights(),
       .ignored = llama_ignored(),
       .presets = {
-          {"granite4-h-micro",
-           sized({40, 2048, 8192, 32, 8, 100352, 131072}, 64, {0.015625, 8})},
-          {"granite4-h-tiny", with_experts(sized({40, 1536, 512, 12, 4, 100352, 131072}, 48,
-                                                 {0.0078125, 6}),
-                                           64, 6, 1024)}}};
+          {"granite4-h-micro", sized({40, 2048, 8192, 32, 8, 100352, 131072}, 64, {0.015625, 8})},
+          {"granite4-h-tiny",
+           with_experts(sized({40, 1536, 512, 12, 4, 100352, 131072}, 48, {0.0078125, 6}), 64, 6,
+                        1024)}}};
 }
 
 }  // namespace bev

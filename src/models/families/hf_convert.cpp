@@ -216,6 +216,11 @@ ModelConfig canonical(const ModelConfig& config) {
   result.ffn_hidden_size = config.ffn_size();
   result.num_query_groups = config.kv_heads();
   result.kv_channels = config.head_size();
+  if (!config.has_attention()) {
+    result.num_attention_heads = result.num_query_groups = 1;
+    result.kv_channels = config.hidden_size;
+    result.softmax_scale = 0;
+  }
   resolve_latent(result);
   ModelConfig unscaled = result;
   unscaled.softmax_scale = 0;

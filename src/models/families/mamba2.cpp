@@ -43,8 +43,8 @@ ModelConfig read(const HfConfig& hf) {
   if (hf.text("hidden_act", "silu") != "silu") {
     hf.reject("hidden_act", "only silu is supported");
   }
-  read_mamba(hf, kKeys, kDefaults,
-             config.hidden_size * hf.positive_integer(kKeys.expand, 2), config);
+  read_mamba(hf, kKeys, kDefaults, config.hidden_size * hf.positive_integer(kKeys.expand, 2),
+             config);
   read_step_limits(hf, config);
   return config;
 }
@@ -66,7 +66,9 @@ void write(const ModelConfig& config, HfConfig& hf) {
 
 std::vector<WeightRule> weights() {
   std::vector<WeightRule> rules = {
-      {"embedding.word_embeddings", {"backbone.embeddings"}, WeightKind::kPlain,
+      {"embedding.word_embeddings",
+       {"backbone.embeddings"},
+       WeightKind::kPlain,
        "backbone.embedding"},
       {"decoder.layers.{}.input_layernorm", {"backbone.layers.{}.norm"}},
       {"decoder.final_layernorm", {"backbone.norm_f"}},
@@ -76,8 +78,8 @@ std::vector<WeightRule> weights() {
   return rules;
 }
 
-ModelConfig sized(std::int64_t layers, std::int64_t hidden, std::int64_t groups,
-                  std::int64_t vocab, bool tied) {
+ModelConfig sized(std::int64_t layers, std::int64_t hidden, std::int64_t groups, std::int64_t vocab,
+                  bool tied) {
   ModelConfig config = block(layers);
   config.hidden_size = hidden;
   config.vocab_size = vocab;
