@@ -450,7 +450,7 @@ SPECS = [
                  original_max_position_embeddings=60)),
          length=15, flat=(".act_fn.beta", ".act_fn.eps"),
          contrasts={"unscaled": NO_SCALING, "theta": {"rope_parameters": {"rope_theta": 1e4}}}),
-    # Groups of B and C below a norm of the whole width; chunks that end within a row.
+    # Groups of B and C, and of the norm; chunks that end within a row.
     Spec("mamba2", "mamba2",
          dict(vocab_size=61, hidden_size=24, num_hidden_layers=2, num_heads=4, head_dim=6, expand=1, state_size=5,
               n_groups=2, chunk_size=4, layer_norm_epsilon=1e-3, pad_token_id=None),

@@ -25,6 +25,7 @@ inline ModelConfig tiny_nemotron_h() {
   model.family = "nemotron_h";
   model.num_layers = 6;
   model.num_attention_heads = 8;
+  model.kv_channels = 4;
   model.hybrid_layer_pattern = "ME*-ME";
   model.position_embedding_type = PositionKind::kNone;
   model.gated = false;

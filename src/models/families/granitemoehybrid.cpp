@@ -1,5 +1,5 @@
 // Granite 4 H: Mamba-2 or attention in each layer, then an MLP that all tokens pass, with or
-// without experts beside it; the multipliers of Granite 3.
+// without experts next to it; the multipliers of Granite 3.
 #include <algorithm>
 #include <cmath>
 

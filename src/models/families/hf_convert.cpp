@@ -169,7 +169,7 @@ void resolve_hybrid(ModelConfig& config) {
   MambaConfig& mamba = config.mamba;
   mamba.num_heads = mamba.heads(config.hidden_size);
   if (mamba.norm == RecurrentNorm::kNone) mamba.norm_before_gate = false;
-  // Of a single group both are the same.
+  // A single group is the whole width.
   if (mamba.num_groups == 1 && mamba.norm == RecurrentNorm::kGroup) {
     mamba.norm = RecurrentNorm::kWidth;
   }

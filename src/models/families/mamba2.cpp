@@ -1,4 +1,4 @@
-// Mamba-2: layers of a Mamba-2 mixer alone, with a gated norm over its whole width.
+// Mamba-2: layers of a Mamba-2 mixer alone, with a gated norm of each group.
 #include "models/families/family_list.h"
 #include "models/families/hf_shared_keys.h"
 #include "models/families/llama_like.h"
@@ -28,7 +28,6 @@ ModelConfig block(std::int64_t layers) {
   config.num_attention_heads = 1;
   config.max_position_embeddings = kPositions;
   config.position_embedding_type = PositionKind::kNone;
-  config.mamba.norm = RecurrentNorm::kWidth;
   config.init_method_std = 0.1;
   return config;
 }
