@@ -464,7 +464,7 @@ SPECS = [
     Spec("bamba", "bamba",
          dict(vocab_size=53, hidden_size=16, num_hidden_layers=3, attn_layer_indices=[1], num_attention_heads=2,
               num_key_value_heads=1, intermediate_size=14, mamba_n_heads=4, mamba_d_head=4, mamba_expand=1,
-              mamba_n_groups=1, mamba_d_state=6, mamba_chunk_size=8, max_position_embeddings=64, rms_norm_eps=1e-4,
+              mamba_n_groups=2, mamba_d_state=6, mamba_chunk_size=8, max_position_embeddings=64, rms_norm_eps=1e-4,
               pad_token_id=5, rope_parameters=rope(100.0)),
          length=14, v4=True,
          contrasts={"theta": {"rope_parameters": {"rope_theta": 1e4}}, "eps": {"rms_norm_eps": 1e-1}}),

@@ -39,7 +39,6 @@ ModelConfig read(const HfConfig& hf) {
     hf.reject("attn_layer_indices", concat("there are ", config.num_layers, " layers"));
   }
   config.hybrid_layer_pattern = pattern(config.num_layers, attention);
-  config.mamba.norm = RecurrentNorm::kWidth;
   read_mamba(hf, kKeys, kMamba, config.hidden_size * hf.positive_integer(kKeys.expand, 2), config);
   read_step_limits(hf, config);
   return config;
@@ -65,7 +64,6 @@ ModelConfig sized(const ModelSizes& sizes, const std::vector<std::int64_t>& atte
   ModelConfig config = with_sizes(llama_block("bamba"), sizes);
   config.rotary_percent = 0.5;
   config.hybrid_layer_pattern = pattern(sizes.layers, attention);
-  config.mamba.norm = RecurrentNorm::kWidth;
   config.mamba.num_heads = 2 * sizes.hidden / 64;
   config.mamba.num_groups = 1;
   return config;

@@ -68,7 +68,6 @@ ModelConfig read(const HfConfig& hf) {
   config.logit_scale = 1 / hf.positive_number("logits_scaling", 1);
   config.hybrid_layer_pattern = read_pattern(hf, config.num_layers);
   read_experts(hf, config);
-  config.mamba.norm = RecurrentNorm::kWidth;
   if (!config.has_mamba()) return config;
   read_mamba(hf, kKeys, kMamba, config.hidden_size * hf.positive_integer(kKeys.expand, 2), config);
   read_step_limits(hf, config);
@@ -149,7 +148,6 @@ ModelConfig sized(const ModelSizes& sizes, std::int64_t mamba_heads, const Multi
   for (std::size_t layer = 5; layer < config.hybrid_layer_pattern.size(); layer += 10) {
     config.hybrid_layer_pattern[layer] = 'a';
   }
-  config.mamba.norm = RecurrentNorm::kWidth;
   config.mamba.num_heads = mamba_heads;
   config.mamba.num_groups = 1;
   config.embedding_multiplier = 12;
