@@ -178,13 +178,13 @@ constexpr auto kNotBuilt = std::to_array<MegatronGroup>({
      "hyper-connections"},
     {"heterogeneous-layers-config-path= heterogeneous-layers-config-encoded-json=",
      "layers of different sizes in one model"},
-    {"hybrid-layer-pattern= hybrid-override-pattern= hybrid-attention-ratio= hybrid-mlp-ratio= "
-     "mtp-hybrid-override-pattern= mamba-state-dim= mamba-head-dim= mamba-num-groups= "
-     "mamba-num-heads= disable-mamba-mem-eff-path mamba-training-ssm-states-dtype= "
-     "mamba-inference-conv-states-dtype= mamba-inference-ssm-states-dtype= "
-     "inference-dynamic-batching-mamba-memory-ratio= "
+    {"hybrid-attention-ratio= hybrid-mlp-ratio= mtp-hybrid-override-pattern=",
+     "hybrid patterns by ratios, and of multi-token prediction", "--hybrid-layer-pattern"},
+    {"mamba-training-ssm-states-dtype= mamba-inference-conv-states-dtype= "
+     "mamba-inference-ssm-states-dtype= inference-dynamic-batching-mamba-memory-ratio= "
      "inference-dynamic-batching-prefix-caching-mamba-gb=",
-     "Mamba and hybrid models"},
+     "states of Mamba layers in other dtypes and memory",
+     "they are in fp32, one for each sequence"},
     {"decoder-num-layers= decoder-seq-length= encoder-tensor-model-parallel-size= "
      "encoder-pipeline-model-parallel-size= pipeline-model-parallel-split-rank= "
      "relative-attention-num-buckets= relative-attention-max-distance= mask-prob= "

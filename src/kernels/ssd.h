@@ -83,8 +83,8 @@ struct SsdBackwardArgs {
   SsdShape shape;
   SsdInputs in;
   View dy;
-  View states, dstates;  // state before each chunk, gradient of the state after it
-  View dxbc, ddt;        // dtype of x
+  View states, dstates;       // state before each chunk, gradient of the state after it
+  View dxbc, ddt;             // dtype of x
   View ddt_bias, da_log, dd;  // any floating dtype = beta * old + new; empty: not wanted
   double dt_bias_beta = 0, a_log_beta = 0, d_beta = 0;
 };

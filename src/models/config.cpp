@@ -76,6 +76,7 @@ void hybrid_fields(ModelConfig& model, FieldList& list) {
            "kinds of the layers, a letter each; with one part: M Mamba-2, G gated delta rule, * "
            "attention, - MLP, E experts; with a feed-forward part too: m Mamba-2, g gated delta "
            "rule, a attention, p Mamba-2 and attention added")
+      .alias("hybrid-override-pattern")
       .defaults_to("attention and a feed-forward part in all layers");
 }
 

@@ -128,6 +128,14 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
             delta.conv_columns() + values + gates, tp);
     }
   }
+  if (model.has_mamba()) {
+    const MambaConfig& mamba = model.mamba;
+    const std::int64_t count = mamba.heads(model.hidden_size), width = count * mamba.head_dim;
+    check("--mamba-num-heads", "heads", width, tp);
+    check("--mamba-num-heads", "z, x, B, C and dt",
+          2 * width + 2 * mamba.num_groups * mamba.state_dim + count, tp);
+  }
+  if (!model.has_attention()) return out;
   if (model.multi_latent_attention) {
     std::int64_t count = model.num_attention_heads, rope = model.qk_pos_emb_head_dim;
     check("--q-lora-rank", "latents", model.q_lora_rank, 1);

@@ -27,11 +27,12 @@ void MambaConfig::fields(FieldList& list) {
   list.add("mamba-conv-bias", conv_bias, "bias of the convolution");
   list.add("mamba-in-bias", in_bias, "bias of the input projection");
   list.add("mamba-out-bias", out_bias, "bias of the output projection");
-  list.add("mamba-norm", norm,
-           {{"none", RecurrentNorm::kNone},
-            {"group", RecurrentNorm::kGroup},
-            {"width", RecurrentNorm::kWidth}},
-           "norm before the output projection: none, of each group of heads, or of the whole width");
+  list.add(
+      "mamba-norm", norm,
+      {{"none", RecurrentNorm::kNone},
+       {"group", RecurrentNorm::kGroup},
+       {"width", RecurrentNorm::kWidth}},
+      "norm before the output projection: none, of each group of heads, or of the whole width");
   list.add("mamba-norm-before-gate", norm_before_gate, "that norm comes before the gate");
   list.add("mamba-dt-min", dt_min, "least time step").min(0);
   list.add("mamba-dt-max", dt_max, "largest time step; 0: no limit").min(0);
@@ -41,7 +42,7 @@ void MambaConfig::fields(FieldList& list) {
            "factors of z, x, B, C and dt after the input projection; five numbers or none")
       .above(0);
   list.add("mamba-attention-in-multiplier", attention_in_multiplier,
-           "factor of the input of attention beside Mamba-2")
+           "factor of the input of attention in parallel with Mamba-2")
       .above(0);
   list.add("mamba-attention-out-multiplier", attention_out_multiplier, "factor of its output")
       .above(0);

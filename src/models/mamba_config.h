@@ -25,7 +25,7 @@ struct MambaConfig {
   bool norm_before_gate = false;
   double dt_min = 0, dt_max = 0;  // limits of the step; dt_max 0: none
   // Factors of the input, of z | x | B | C | dt (empty: 1), and of the output; of input and output
-  // of attention beside it (layers p).
+  // of attention in parallel with it (layers p).
   double in_multiplier = 1, out_multiplier = 1;
   std::vector<double> part_multipliers;
   double attention_in_multiplier = 1, attention_out_multiplier = 1;

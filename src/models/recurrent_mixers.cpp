@@ -1,4 +1,4 @@
-// Mamba-2, alone and beside attention, as mixers of a layer.
+// Mamba-2, alone and in parallel with attention, as mixers of a layer.
 #include "models/layer.h"
 #include "nn/mamba.h"
 #include "ops/elementwise.h"

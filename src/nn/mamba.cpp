@@ -33,12 +33,11 @@ Param head_param(std::string name, std::int64_t heads, const InitRule& init) {
 
 MambaMixer::MambaMixer(const std::string& name, const MambaOptions& o)
     : options(o),
-      in_proj(column_linear(
-          {name + ".in_proj", 2 * o.width() + 2 * o.group_columns() + o.heads, o.hidden_size,
-           o.in_bias, o.init_std},
-          {o.width(), o.width(), o.group_columns(), o.group_columns(), o.heads})),
-      out_proj(row_linear({name + ".out_proj", o.hidden_size, o.width(), o.out_bias,
-                           o.out_init_std})) {
+      in_proj(column_linear({name + ".in_proj", 2 * o.width() + 2 * o.group_columns() + o.heads,
+                             o.hidden_size, o.in_bias, o.init_std},
+                            {o.width(), o.width(), o.group_columns(), o.group_columns(), o.heads})),
+      out_proj(
+          row_linear({name + ".out_proj", o.hidden_size, o.width(), o.out_bias, o.out_init_std})) {
   in_proj.weight.fused = true;
   const std::vector<std::int64_t> parts = {o.width(), o.group_columns(), o.group_columns()};
   const std::int64_t channels = o.width() + 2 * o.group_columns();

@@ -76,15 +76,24 @@ def randomise(model, gain, generator):
     centred_at_zero = model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron") + WIDE
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
-        if name.endswith(("wte.weight", "wpe.weight", "embed_tokens.weight", "embed_in.weight")):
-            noise *= 0.35
-        elif name.endswith("conv1d.weight"):
+        wide = model.config.model_type in WIDE
+        if wide and name.endswith("A_log"):  # some heads forget within a few tokens, some hardly at all
+            noise = 1.2 * noise - 1.0
+        elif wide and name.endswith("dt_bias"):
+            noise *= 0.2
+        elif wide and name.endswith("conv1d.weight"):
             noise *= 0.5
+        elif name.endswith("A_log"):  # states that remember some tokens
+            noise = 0.6 * noise - 0.5
+        elif name.endswith("dt_bias"):
+            noise = 0.7 * noise - 1.0
+        elif name.endswith("conv1d.weight"):
+            noise *= 0.6
+        elif name.endswith(("wte.weight", "wpe.weight", "embed_tokens.weight", "embed_in.weight", "embeddings.weight")):
+            noise *= 0.35
         elif p.ndim >= 2:
             conv1d = model.config.model_type == "gpt2" and "lm_head" not in name
             noise *= gain * 1.3 / math.sqrt(p.shape[0] if conv1d else p.shape[1])
-        elif name.endswith("A_log"):  # some heads forget within a few tokens, some hardly at all
-            noise = 1.2 * noise - 1.0
         elif name.endswith("bias"):
             noise *= 0.2
         else:
@@ -271,6 +280,16 @@ def config_v4(config):
     if config["model_type"] == "qwen3_next":
         out["layer_types"] = config["layer_types"]
     out |= {"torch_dtype": config["dtype"], "transformers_version": "4.57.6"}
+    if "time_step_limit" in out:
+        out["time_step_limit"] = [0.0, math.inf]
+    if "layers_block_type" in out:
+        letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+        out["hybrid_override_pattern"] = "".join(letters[kind] for kind in out.pop("layers_block_type"))
+    if config["model_type"] == "granitemoehybrid":
+        old = {"linear_attention": "mamba", "full_attention": "attention"}
+        out["layer_types"] = [old[kind] for kind in config["layer_types"]]
+    if "rope_parameters" not in config:
+        return dict(sorted(out.items()))
     parameters = copy.deepcopy(config["rope_parameters"])
     if config["model_type"] == "olmo3":
         parameters = parameters["full_attention"]

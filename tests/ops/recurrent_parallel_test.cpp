@@ -86,9 +86,9 @@ Result run_cut(const CutOp& op, int ranks) {
     for (const Var& input : inputs) slots.emplace_back(input);
     Var y = op.run(bench, inputs, layout);
     const std::vector<double> dy = case_numbers(kTokens * op.out_columns, 99);
-    tape.add_gradient(
-        bench.ctx, GradSlot(y),
-        bench.tensor(y.shape(), own_rows(layout.own, dy, op.out_columns)), batch_placement());
+    tape.add_gradient(bench.ctx, GradSlot(y),
+                      bench.tensor(y.shape(), own_rows(layout.own, dy, op.out_columns)),
+                      batch_placement());
     tape.backward(bench.ctx);
     const std::lock_guard lock(mutex);
     put_rows(layout.own, values_of(y.tensor), op.out_columns, result.y);
@@ -121,13 +121,15 @@ void expect_same_on_any_ranks(const CutOp& op) {
 TEST(CausalConv, GivesOneRanksResultUnderContextParallelism) {
   for (std::int64_t width : {1, 2, 4, 9}) {
     SCOPED_TRACE(width);
-    expect_same_on_any_ranks({{3}, {{3, 1, width}, {3}}, 3,
-                              [](Bench& bench, const std::vector<Var>& in,
-                                 const SequenceLayout& layout) {
-                                const CausalConvSpec spec{.weight = bench.params[0].get(),
-                                                          .bias = bench.params[1].get()};
-                                return causal_conv(bench.ctx, in[0], spec, {&layout}, 0);
-                              }});
+    expect_same_on_any_ranks(
+        {{3},
+         {{3, 1, width}, {3}},
+         3,
+         [](Bench& bench, const std::vector<Var>& in, const SequenceLayout& layout) {
+           const CausalConvSpec spec{.weight = bench.params[0].get(),
+                                     .bias = bench.params[1].get()};
+           return causal_conv(bench.ctx, in[0], spec, {&layout}, 0);
+         }});
   }
 }
 
@@ -135,7 +137,9 @@ TEST(Ssd, GivesOneRanksResultUnderContextParallelism) {
   for (std::int64_t chunk : {1, 4, 64}) {
     SCOPED_TRACE(chunk);
     expect_same_on_any_ranks(
-        {{2 * 3 + 2 * 4, 2}, {{2}, {2}, {2}}, 6,
+        {{2 * 3 + 2 * 4, 2},
+         {{2}, {2}, {2}},
+         6,
          [chunk](Bench& bench, const std::vector<Var>& in, const SequenceLayout& layout) {
            SsdSpec spec{bench.params[0].get(), bench.params[1].get(), bench.params[2].get(), {}};
            spec.shape.chunk = chunk;
@@ -180,9 +184,9 @@ TEST(GatedNorm, GivesOneRanksResultUnderTensorParallelism) {
             return cut_columns(case_numbers(kRows * kColumns, key), kColumns, mine);
           };
           const std::vector<double> weights = case_numbers(kColumns, 7);
-          const Param& weight = bench.param(
-              "w", {kColumns}, {Axis::kTp, 0, {}},
-              {weights.begin() + mine[0].begin, weights.begin() + mine[0].end});
+          const Param& weight =
+              bench.param("w", {kColumns}, {Axis::kTp, 0, {}},
+                          {weights.begin() + mine[0].begin, weights.begin() + mine[0].end});
           Tape tape;
           bench.ctx.tape = &tape;
           Var x = tape.track(bench.tensor({kRows, width}, numbers(1)), kColumnsCut);
@@ -204,8 +208,8 @@ TEST(GatedNorm, GivesOneRanksResultUnderTensorParallelism) {
           for (std::size_t i = 0; i < 3; ++i) {
             EXPECT_LT(relative_error(got[i], cut_columns(one[i], kColumns, mine)), 1e-13) << i;
           }
-          EXPECT_LT(relative_error(got[3], {one[3].begin() + mine[0].begin,
-                                            one[3].begin() + mine[0].end}),
+          EXPECT_LT(relative_error(got[3],
+                                   {one[3].begin() + mine[0].begin, one[3].begin() + mine[0].end}),
                     1e-13);
         });
       }
@@ -240,9 +244,9 @@ TEST(Columns, SharedOnesAreGatheredAndTheirGradientsSummed) {
       const std::vector<Range> mine = {first, {5 + second.begin, 5 + second.end}};
       Tape tape;
       bench.ctx.tape = &tape;
-      Var x = tape.track(bench.tensor({kRows, kOwn + part},
-                                      joined(own, kOwn, cut_columns(all, 9, mine), part)),
-                         kColumnsCut);
+      Var x = tape.track(
+          bench.tensor({kRows, kOwn + part}, joined(own, kOwn, cut_columns(all, 9, mine), part)),
+          kColumnsCut);
       GradSlot slot(x);
       Var y = share_columns(bench.ctx, x, kOwn, shared);
       EXPECT_EQ(values_of(y.tensor), joined(own, kOwn, all, 9));
@@ -250,10 +254,10 @@ TEST(Columns, SharedOnesAreGatheredAndTheirGradientsSummed) {
       tape.add_gradient(bench.ctx, GradSlot(y), bench.tensor({kRows, kOwn + 9}, dy), kColumnsCut);
       tape.backward(bench.ctx);
       const std::vector<double> dx = values_of(tape.take_gradient(slot.id));
-      std::vector<double> expected = cut_columns(
-          dy, kOwn + 9,
-          {{0, kOwn}, {kOwn + mine[0].begin, kOwn + mine[0].end},
-           {kOwn + mine[1].begin, kOwn + mine[1].end}});
+      std::vector<double> expected = cut_columns(dy, kOwn + 9,
+                                                 {{0, kOwn},
+                                                  {kOwn + mine[0].begin, kOwn + mine[0].end},
+                                                  {kOwn + mine[1].begin, kOwn + mine[1].end}});
       for (std::size_t i = 0; i < expected.size(); ++i) {
         const bool is_shared = static_cast<std::int64_t>(i) % (kOwn + part) >= kOwn;
         EXPECT_DOUBLE_EQ(dx[i], is_shared ? ranks * expected[i] : expected[i]);

@@ -1,11 +1,12 @@
 // Causal convolution, gated norms, the SSD recurrence of Mamba-2, and moves of columns.
+#include "kernels/recurrent.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "kernels/recurrent.h"
 #include "kernels/ssd.h"
 #include "ops/recurrent/causal_conv.h"
 #include "ops/recurrent/columns.h"
@@ -39,12 +40,11 @@ OpCase conv_case(std::int64_t channels, std::int64_t width, bool bias, bool silu
   test.cpu_only = true;
   return test;
 }
-const OpRows kConvRows("CausalConv",
-                       {conv_case(3, 4, true, true), conv_case(5, 4, false, true),
-                        conv_case(2, 4, true, false), conv_case(3, 1, true, true),
-                        conv_case(3, 2, false, false), conv_case(2, 7, true, true),
-                        conv_case(70, 4, true, true, {90}, 90),
-                        conv_case(130, 3, false, true, {1, 2, 130}, 133)});
+const OpRows kConvRows("CausalConv", {conv_case(3, 4, true, true), conv_case(5, 4, false, true),
+                                      conv_case(2, 4, true, false), conv_case(3, 1, true, true),
+                                      conv_case(3, 2, false, false), conv_case(2, 7, true, true),
+                                      conv_case(70, 4, true, true, {90}, 90),
+                                      conv_case(130, 3, false, true, {1, 2, 130}, 133)});
 
 // Direct sums.
 TEST(CausalConv, SeesTheTokensBeforeItInItsDocument) {
@@ -92,14 +92,15 @@ OpCase gated_norm_case(const NormKind& kind, std::int64_t tokens = 4) {
   test.cpu_only = true;
   return test;
 }
-const OpRows kGatedNormRows(
-    "GatedNorm", {gated_norm_case({"whole width, gate first", 6, 6, 6, true, 0}),
-                  gated_norm_case({"groups, gate first", 6, 3, 6, true, 0}),
-                  gated_norm_case({"groups, gate after", 6, 2, 6, false, 1}),
-                  gated_norm_case({"heads, gate after", 6, 3, 3, false, 0}),
-                  gated_norm_case({"the gate alone", 5, 0, 0, true, 0}),
-                  gated_norm_case({"whole width, gate first", 200, 200, 200, true, 0}, 70),
-                  gated_norm_case({"heads, gate after", 192, 64, 64, false, 0}, 130)});
+const OpRows kGatedNormRows("GatedNorm",
+                            {gated_norm_case({"whole width, gate first", 6, 6, 6, true, 0}),
+                             gated_norm_case({"groups, gate first", 6, 3, 6, true, 0}),
+                             gated_norm_case({"groups, gate after", 6, 2, 6, false, 1}),
+                             gated_norm_case({"heads, gate after", 6, 3, 3, false, 0}),
+                             gated_norm_case({"the gate alone", 5, 0, 0, true, 0}),
+                             gated_norm_case({"whole width, gate first", 200, 200, 200, true, 0},
+                                             70),
+                             gated_norm_case({"heads, gate after", 192, 64, 64, false, 0}, 130)});
 
 struct Heads {
   std::int64_t heads, size, state, groups;
@@ -125,13 +126,12 @@ std::int64_t sum_of(const std::vector<std::int32_t>& lengths) {
 OpCase ssd_case(const Heads& heads, std::int64_t chunk,
                 const std::vector<std::int32_t>& documents) {
   const std::int64_t tokens = sum_of(documents);
-  OpCase test{
-      concat(heads.heads, " heads of ", heads.size, ", state ", heads.state, ", groups ",
-             heads.groups, ", chunk ", chunk, ", ", documents.size(), " documents, ", tokens,
-             " tokens"),
-      {{{tokens, heads.heads * heads.size + 2 * heads.groups * heads.state}},
-       {{tokens, heads.heads}}},
-      std::vector<OpParam>(3, {.shape = {heads.heads}, .wide = true})};
+  OpCase test{concat(heads.heads, " heads of ", heads.size, ", state ", heads.state, ", groups ",
+                     heads.groups, ", chunk ", chunk, ", ", documents.size(), " documents, ",
+                     tokens, " tokens"),
+              {{{tokens, heads.heads * heads.size + 2 * heads.groups * heads.state}},
+               {{tokens, heads.heads}}},
+              std::vector<OpParam>(3, {.shape = {heads.heads}, .wide = true})};
   test.build = [heads, chunk](Bench& bench, const std::vector<Var>& in) {
     return OpOutputs{
         {ssd(bench.ctx, in[0], in[1], ssd_spec(bench, heads, chunk), {&bench.layout}, 0)}};
@@ -256,7 +256,8 @@ TEST(Ssd, DecodingIsTheWholeForward) {
   fill_bench(test, values, {}, bench);
   const SsdSpec spec = ssd_spec(bench, heads, 8);
   const std::int64_t elements = spec.shape.state_elements(), columns = spec.shape.columns();
-  Tensor states = bench.tensor({3, elements + 2}, std::vector<double>(static_cast<std::size_t>(3 * (elements + 2)), 7.0));
+  Tensor states = bench.tensor(
+      {3, elements + 2}, std::vector<double>(static_cast<std::size_t>(3 * (elements + 2)), 7.0));
   std::vector<double> got(whole.size());
   std::int64_t done[2] = {0, 0};
   const std::int64_t begin[2] = {0, 40}, slots[2] = {2, 0};

@@ -10,8 +10,7 @@
 namespace bev {
 
 namespace {
-constexpr LlamaDefaults kDefaults = {
-    .max_positions = 262144, .kv_heads = 8, .norm_epsilon = 1e-5};
+constexpr LlamaDefaults kDefaults = {.max_positions = 262144, .kv_heads = 8, .norm_epsilon = 1e-5};
 constexpr RopeKeys kRope = {.default_percent = 0.5, .partial = true};
 constexpr MambaKeys kKeys;
 constexpr MambaDefaults kMamba;
@@ -40,7 +39,6 @@ ModelConfig read(const HfConfig& hf) {
     hf.reject("attn_layer_indices", concat("there are ", config.num_layers, " layers"));
   }
   config.hybrid_layer_pattern = pattern(config.num_layers, attention);
-  config.mamba.norm = RecurrentNorm::kWidth;
   read_mamba(hf, kKeys, kMamba, config.hidden_size * hf.positive_integer(kKeys.expand, 2), config);
   read_step_limits(hf, config);
   return config;
@@ -66,7 +64,6 @@ ModelConfig sized(const ModelSizes& sizes, const std::vector<std::int64_t>& atte
   ModelConfig config = with_sizes(llama_block("bamba"), sizes);
   config.rotary_percent = 0.5;
   config.hybrid_layer_pattern = pattern(sizes.layers, attention);
-  config.mamba.norm = RecurrentNorm::kWidth;
   config.mamba.num_heads = 2 * sizes.hidden / 64;
   config.mamba.num_groups = 1;
   return config;
@@ -82,8 +79,7 @@ ModelFamily bamba_family() {
           .weights = hybrid_weights({}),
           .ignored = llama_ignored(),
           .default_pad = 0,
-          .presets = {{"bamba-9b",
-                       sized({32, 4096, 14336, 32, 8, 128256, 262144}, {9, 18, 27})}}};
+          .presets = {{"bamba-9b", sized({32, 4096, 14336, 32, 8, 128256, 262144}, {9, 18, 27})}}};
 }
 
 }  // namespace bev

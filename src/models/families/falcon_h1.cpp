@@ -83,10 +83,9 @@ void write(const ModelConfig& config, HfConfig& hf) {
   hf.set("embedding_multiplier", config.embedding_multiplier);
   hf.set("lm_head_multiplier", config.logit_scale);
   hf.set("key_multiplier", key_multiplier(config));
-  hf.set("mlp_multipliers",
-         std::vector<double>{config.mlp_gate_multiplier, config.mlp_multiplier});
-  hf.set("ssm_multipliers", mamba.part_multipliers.empty() ? std::vector<double>(5, 1.0)
-                                                           : mamba.part_multipliers);
+  hf.set("mlp_multipliers", std::vector<double>{config.mlp_gate_multiplier, config.mlp_multiplier});
+  hf.set("ssm_multipliers",
+         mamba.part_multipliers.empty() ? std::vector<double>(5, 1.0) : mamba.part_multipliers);
   hf.set("ssm_in_multiplier", mamba.in_multiplier);
   hf.set("ssm_out_multiplier", mamba.out_multiplier);
   hf.set("attention_in_multiplier", mamba.attention_in_multiplier);
@@ -124,17 +123,16 @@ ModelConfig sized(const ModelSizes& sizes, std::int64_t head_size, std::int64_t 
 }  // namespace
 
 ModelFamily falcon_h1_family() {
-  return {.name = "falcon_h1",
-          .architecture = "FalconH1ForCausalLM",
-          .weight_prefix = "model.",
-          .read = read,
-          .write = write,
-          .weights = weights(),
-          .ignored = llama_ignored(),
-          .default_pad = 0,
-          .presets = {
-              {"falcon-h1-0.5b", sized({36, 1024, 2048, 8, 2, 32784, 16384}, 64, 24, 128)},
-              {"falcon-h1-1.5b", sized({24, 2048, 4096, 8, 2, 65537, 131072}, 128, 48, 256)}}};
+  return {
+      .name = "falcon_h1",
+      .architecture = "FalconH1ForCausalLM",
+      .weight_prefix = "model.",
+      .read = read,
+      .write = write,
+      .weights = weights(),
+      .ignored = llama_ignored(),
+      .default_pad = 0,
+      .presets = {{"falcon-h1-0.5b", sized({36, 1024, 2048, 8, 2, 32784, 16384}, 64, 24, 128)}}};
 }
 
 }  // namespace bev

@@ -129,7 +129,8 @@ void follow_layers(const ModelConfig& base, Given given, ModelConfig& model) {
 // A pattern that is given has its own number of layers; else the base's goes on or is cut.
 void follow_pattern(const ModelConfig& base, Given given, ModelConfig& model) {
   if (given("hybrid-layer-pattern")) {
-    const std::int64_t layers = std::ssize(model.hybrid_layer_pattern);
+    const std::int64_t layers = std::ranges::count_if(
+        model.hybrid_layer_pattern, [](char kind) { return kind != '|' && kind != '/'; });
     if (!given("num-layers") && layers > 0) model.num_layers = layers;
     return;
   }

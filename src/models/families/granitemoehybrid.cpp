@@ -1,5 +1,5 @@
 // Granite 4 H: Mamba-2 or attention in each layer, then an MLP that all tokens pass, with or
-// without experts beside it; the multipliers of Granite 3.
+// without experts next to it; the multipliers of Granite 3.
 #include <algorithm>
 #include <cmath>
 
@@ -68,7 +68,6 @@ ModelConfig read(const HfConfig& hf) {
   config.logit_scale = 1 / hf.positive_number("logits_scaling", 1);
   config.hybrid_layer_pattern = read_pattern(hf, config.num_layers);
   read_experts(hf, config);
-  config.mamba.norm = RecurrentNorm::kWidth;
   if (!config.has_mamba()) return config;
   read_mamba(hf, kKeys, kMamba, config.hidden_size * hf.positive_integer(kKeys.expand, 2), config);
   read_step_limits(hf, config);
@@ -130,8 +129,8 @@ std::vector<WeightRule> weights() {
     rules.push_back({mlp + part + "linear_fc1", {shared + "input_linear"}});
     rules.push_back({mlp + part + "linear_fc2", {shared + "output_linear"}});
   }
-  rules.push_back({mlp + "router", {experts + "router.layer"}, WeightKind::kPlain,
-                   experts + "router"});
+  rules.push_back(
+      {mlp + "router", {experts + "router.layer"}, WeightKind::kPlain, experts + "router"});
   rules.push_back({mlp + "experts.linear_fc1", {experts + "input_linear"}});
   rules.push_back({mlp + "experts.linear_fc2", {experts + "output_linear"}});
   return rules;
@@ -149,7 +148,6 @@ ModelConfig sized(const ModelSizes& sizes, std::int64_t mamba_heads, const Multi
   for (std::size_t layer = 5; layer < config.hybrid_layer_pattern.size(); layer += 10) {
     config.hybrid_layer_pattern[layer] = 'a';
   }
-  config.mamba.norm = RecurrentNorm::kWidth;
   config.mamba.num_heads = mamba_heads;
   config.mamba.num_groups = 1;
   config.embedding_multiplier = 12;
@@ -180,11 +178,10 @@ ModelFamily granitemoehybrid_family() {
       .weights = weights(),
       .ignored = llama_ignored(),
       .presets = {
-          {"granite4-h-micro",
-           sized({40, 2048, 8192, 32, 8, 100352, 131072}, 64, {0.015625, 8})},
-          {"granite4-h-tiny", with_experts(sized({40, 1536, 512, 12, 4, 100352, 131072}, 48,
-                                                 {0.0078125, 6}),
-                                           64, 6, 1024)}}};
+          {"granite4-h-micro", sized({40, 2048, 8192, 32, 8, 100352, 131072}, 64, {0.015625, 8})},
+          {"granite4-h-tiny",
+           with_experts(sized({40, 1536, 512, 12, 4, 100352, 131072}, 48, {0.0078125, 6}), 64, 6,
+                        1024)}}};
 }
 
 }  // namespace bev

@@ -170,7 +170,7 @@ void resolve_hybrid(ModelConfig& config) {
   MambaConfig& mamba = config.mamba;
   mamba.num_heads = mamba.heads(config.hidden_size);
   if (mamba.norm == RecurrentNorm::kNone) mamba.norm_before_gate = false;
-  // Of a single group both are the same.
+  // A single group is the whole width.
   if (mamba.num_groups == 1 && mamba.norm == RecurrentNorm::kGroup) {
     mamba.norm = RecurrentNorm::kWidth;
   }
@@ -217,6 +217,11 @@ ModelConfig canonical(const ModelConfig& config) {
   result.ffn_hidden_size = config.ffn_size();
   result.num_query_groups = config.kv_heads();
   result.kv_channels = config.head_size();
+  if (!config.has_attention()) {
+    result.num_attention_heads = result.num_query_groups = 1;
+    result.kv_channels = config.hidden_size;
+    result.softmax_scale = 0;
+  }
   resolve_latent(result);
   ModelConfig unscaled = result;
   unscaled.softmax_scale = 0;

@@ -1,4 +1,4 @@
-// Mamba-2: layers of a Mamba-2 mixer alone, with a gated norm over its whole width.
+// Mamba-2: layers of a Mamba-2 mixer alone, with a gated norm of each group.
 #include "models/families/family_list.h"
 #include "models/families/hf_shared_keys.h"
 #include "models/families/llama_like.h"
@@ -28,7 +28,6 @@ ModelConfig block(std::int64_t layers) {
   config.num_attention_heads = 1;
   config.max_position_embeddings = kPositions;
   config.position_embedding_type = PositionKind::kNone;
-  config.mamba.norm = RecurrentNorm::kWidth;
   config.init_method_std = 0.1;
   return config;
 }
@@ -43,8 +42,8 @@ ModelConfig read(const HfConfig& hf) {
   if (hf.text("hidden_act", "silu") != "silu") {
     hf.reject("hidden_act", "only silu is supported");
   }
-  read_mamba(hf, kKeys, kDefaults,
-             config.hidden_size * hf.positive_integer(kKeys.expand, 2), config);
+  read_mamba(hf, kKeys, kDefaults, config.hidden_size * hf.positive_integer(kKeys.expand, 2),
+             config);
   read_step_limits(hf, config);
   return config;
 }
@@ -66,7 +65,9 @@ void write(const ModelConfig& config, HfConfig& hf) {
 
 std::vector<WeightRule> weights() {
   std::vector<WeightRule> rules = {
-      {"embedding.word_embeddings", {"backbone.embeddings"}, WeightKind::kPlain,
+      {"embedding.word_embeddings",
+       {"backbone.embeddings"},
+       WeightKind::kPlain,
        "backbone.embedding"},
       {"decoder.layers.{}.input_layernorm", {"backbone.layers.{}.norm"}},
       {"decoder.final_layernorm", {"backbone.norm_f"}},
@@ -76,8 +77,8 @@ std::vector<WeightRule> weights() {
   return rules;
 }
 
-ModelConfig sized(std::int64_t layers, std::int64_t hidden, std::int64_t groups,
-                  std::int64_t vocab, bool tied) {
+ModelConfig sized(std::int64_t layers, std::int64_t hidden, std::int64_t groups, std::int64_t vocab,
+                  bool tied) {
   ModelConfig config = block(layers);
   config.hidden_size = hidden;
   config.vocab_size = vocab;

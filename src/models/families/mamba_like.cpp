@@ -65,8 +65,7 @@ void write_step_limits(const ModelConfig& config, HfConfig& hf) {
 
 void add_mamba_weights(std::vector<WeightRule>& rules, const std::string& ours,
                        const std::string& theirs) {
-  for (const char* part :
-       {"in_proj", "conv1d", "dt_bias", "A_log", "D", "norm", "out_proj"}) {
+  for (const char* part : {"in_proj", "conv1d", "dt_bias", "A_log", "D", "norm", "out_proj"}) {
     rules.push_back({concat(ours, ".", part), {concat(theirs, ".", part)}});
   }
 }

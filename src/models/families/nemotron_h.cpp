@@ -50,8 +50,7 @@ std::string read_pattern(const HfConfig& hf) {
     auto found = std::ranges::find_if(
         kKinds, [&](const KindName& one) { return one.name == name || one.old_name == name; });
     if (found == std::end(kKinds)) {
-      hf.reject("layers_block_type",
-                "known are linear_attention, full_attention, mlp and moe");
+      hf.reject("layers_block_type", "known are linear_attention, full_attention, mlp and moe");
     }
     pattern += found->kind;
   }
@@ -143,9 +142,13 @@ std::vector<WeightRule> weights() {
       {ours + "mlp.linear_fc1", {mixer + "up_proj"}},
       {ours + "mlp.linear_fc2", {mixer + "down_proj"}},
       {ours + "mlp.router", {mixer + "gate"}},
-      {ours + "mlp.experts.linear_fc1", {mixer + "experts.{}.up_proj"}, WeightKind::kExperts,
+      {ours + "mlp.experts.linear_fc1",
+       {mixer + "experts.{}.up_proj"},
+       WeightKind::kExperts,
        mixer + "experts.up_proj"},
-      {ours + "mlp.experts.linear_fc2", {mixer + "experts.{}.down_proj"}, WeightKind::kExperts,
+      {ours + "mlp.experts.linear_fc2",
+       {mixer + "experts.{}.down_proj"},
+       WeightKind::kExperts,
        mixer + "experts.down_proj"},
       {ours + "mlp.shared_experts.linear_fc1", {mixer + "shared_experts.up_proj"}},
       {ours + "mlp.shared_experts.linear_fc2", {mixer + "shared_experts.down_proj"}},
@@ -190,10 +193,10 @@ ModelFamily nemotron_h_family() {
           .weights = weights(),
           .ignored = llama_ignored(),
           .further_layers = "mtp.layers.{}.",
-          .presets = {{"nemotron-h-8b",
-                       sized({52, 4096, 21504, 32, 8, 131072, 8192},
-                             "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", 128)},
-                      {"nemotron-3-nano-30b-a3b", nano()}}};
+          .presets = {
+              {"nemotron-h-8b", sized({52, 4096, 21504, 32, 8, 131072, 8192},
+                                      "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", 128)},
+              {"nemotron-3-nano-30b-a3b", nano()}}};
 }
 
 }  // namespace bev

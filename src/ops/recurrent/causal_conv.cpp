@@ -88,19 +88,18 @@ struct ConvPass {
   std::vector<RecurrentRun> runs;
   Tensor before;  // tokens before the runs; empty: none
 
-  CausalConvShape shape() const { return {runs, spec.silu, {before.empty() ? View() : before.view()}}; }
+  CausalConvShape shape() const {
+    return {runs, spec.silu, {before.empty() ? View() : before.view()}};
+  }
   std::int64_t taps() const { return spec.weight->shape[2] - 1; }
 
   Tensor forward(Context& ctx, const Tensor& x, const char* tag) const {
     Tensor y = ctx.allocate(x.dtype(), x.shape(), tag);
     WeightLease w = ctx.weights.use(*spec.weight);
     WeightLease b = spec.bias != nullptr ? ctx.weights.use(*spec.bias) : WeightLease{};
-    ctx.kernels.recurrent.conv_forward(ctx.stream, {.shape = shape(),
-                                                    .x = x,
-                                                    .weight = w.view,
-                                                    .bias = b.view,
-                                                    .y = y,
-                                                    .leaving = {}});
+    ctx.kernels.recurrent.conv_forward(
+        ctx.stream,
+        {.shape = shape(), .x = x, .weight = w.view, .bias = b.view, .y = y, .leaving = {}});
     return y;
   }
 };
@@ -108,9 +107,7 @@ struct ConvPass {
 class ConvRecipe final : public Recipe {
  public:
   ConvRecipe(const ConvPass& pass, Saved x) : pass_(pass), x_(std::move(x)) {}
-  Tensor make(Context& ctx) const override {
-    return pass_.forward(ctx, x_.get(ctx), "recomputed");
-  }
+  Tensor make(Context& ctx) const override { return pass_.forward(ctx, x_.get(ctx), "recomputed"); }
 
  private:
   ConvPass pass_;
@@ -133,18 +130,18 @@ Tensor conv_backward(Context& ctx, const ConvPass& pass, const Placement& placem
   {
     WeightLease w = ctx.weights.use(weight);
     WeightLease b = bias != nullptr ? ctx.weights.use(*bias) : WeightLease{};
-    ctx.kernels.recurrent.conv_backward(
-        ctx.stream, {.shape = pass.shape(),
-                     .dy = dy,
-                     .x = x,
-                     .weight = w.view,
-                     .bias = b.view,
-                     .dx = dx,
-                     .dweight = dw.view,
-                     .dbias = db.view,
-                     .weight_beta = dw.beta,
-                     .bias_beta = db.beta,
-                     .dentering = {dbefore.empty() ? View() : dbefore.view()}});
+    ctx.kernels.recurrent.conv_backward(ctx.stream,
+                                        {.shape = pass.shape(),
+                                         .dy = dy,
+                                         .x = x,
+                                         .weight = w.view,
+                                         .bias = b.view,
+                                         .dx = dx,
+                                         .dweight = dw.view,
+                                         .dbias = db.view,
+                                         .weight_beta = dw.beta,
+                                         .bias_beta = db.beta,
+                                         .dentering = {dbefore.empty() ? View() : dbefore.view()}});
   }
   if (dw_wanted) ctx.grads.done(weight, std::move(dw));
   if (db_wanted) ctx.grads.done(*bias, std::move(db));
@@ -188,8 +185,8 @@ Var causal_conv(Context& ctx, const Var& x, const CausalConvSpec& given, const R
     pass.before = tokens_before(ctx, pieces, pass.taps(), x.tensor);
   }
   const bool trains = spec.weight->trains || (spec.bias != nullptr && spec.bias->trains);
-  Var out = make_output(ctx, "causal_conv", pass.forward(ctx, x.tensor, "activations"),
-                        x.placement, x.tracked() || trains);
+  Var out = make_output(ctx, "causal_conv", pass.forward(ctx, x.tensor, "activations"), x.placement,
+                        x.tracked() || trains);
   if (!out.tracked()) return out;
   if (spec.regenerate) out.recipe = make_recipe<ConvRecipe>(ctx, pass, Saved(x));
   ctx.tape->record("causal_conv", ctx.layer,

@@ -100,24 +100,23 @@ std::vector<Var> split_columns(Context& ctx, const Var& x, std::span<const std::
     first += count;
   }
   if (!x.tracked() || ctx.tape == nullptr) return parts;
-  ctx.tape->record(
-      "split_columns", ctx.layer,
-      [slots, widths = std::vector<std::int64_t>(columns.begin(), columns.end()), shape = x.shape(),
-       in = GradSlot(x)](Backward& back) {
-        Context& bctx = back.ctx;
-        Tensor dx;
-        std::int64_t begin = 0;
-        for (std::size_t i = 0; i < slots.size(); begin += widths[i], ++i) {
-          Tensor part = back.take(slots[i]);
-          if (part.empty()) continue;
-          if (dx.empty()) {
-            dx = bctx.allocate(part.dtype(), shape, "gradients");
-            bctx.kernels.fill(bctx.stream, dx, 0);
-          }
-          copy_columns(bctx, part, 0, dx, begin, widths[i]);
-        }
-        if (!dx.empty()) back.add(in, std::move(dx));
-      });
+  ctx.tape->record("split_columns", ctx.layer,
+                   [slots, widths = std::vector<std::int64_t>(columns.begin(), columns.end()),
+                    shape = x.shape(), in = GradSlot(x)](Backward& back) {
+                     Context& bctx = back.ctx;
+                     Tensor dx;
+                     std::int64_t begin = 0;
+                     for (std::size_t i = 0; i < slots.size(); begin += widths[i], ++i) {
+                       Tensor part = back.take(slots[i]);
+                       if (part.empty()) continue;
+                       if (dx.empty()) {
+                         dx = bctx.allocate(part.dtype(), shape, "gradients");
+                         bctx.kernels.fill(bctx.stream, dx, 0);
+                       }
+                       copy_columns(bctx, part, 0, dx, begin, widths[i]);
+                     }
+                     if (!dx.empty()) back.add(in, std::move(dx));
+                   });
   return parts;
 }
 
@@ -145,8 +144,8 @@ Var share_columns(Context& ctx, const Var& x, std::int64_t own,
   const SharedColumns columns(ctx, own, {shared.begin(), shared.end()});
   Group& tp = ctx.mesh.tp();
   const std::int64_t tokens = x.shape()[0], part = columns.part_columns(tp.rank());
-  BEV_CHECK(x.shape()[1] == own + part, ErrorKind::kInternal, "share_columns: ", x.shape(),
-            " for ", own, " own columns and ", part, " shared ones");
+  BEV_CHECK(x.shape()[1] == own + part, ErrorKind::kInternal, "share_columns: ", x.shape(), " for ",
+            own, " own columns and ", part, " shared ones");
   Tensor mine = column_part(ctx, x.tensor, own, part, "activations");
   Tensor parts = ctx.allocate(x.dtype(), {tokens * columns.total()}, "activations");
   tp.all_gather(mine.view().flat(), parts, "shared columns").wait();
@@ -155,24 +154,24 @@ Var share_columns(Context& ctx, const Var& x, std::int64_t own,
   columns.copy(ctx, rows, parts, true);
   Var out = make_output(ctx, "share_columns", std::move(rows), x.placement, x.tracked());
   if (!out.tracked()) return out;
-  ctx.tape->record(
-      "share_columns", ctx.layer,
-      [columns, part, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
-        Tensor dy = back.take(result);
-        if (dy.empty()) return;
-        Context& bctx = back.ctx;
-        const std::int64_t count = dy.shape()[0], kept = columns.own();
-        Tensor partial = bctx.allocate(dy.dtype(), {count * columns.total()}, "gradients");
-        columns.copy(bctx, dy, partial, false);
-        Tensor sum = bctx.allocate(dy.dtype(), {count, part}, "gradients");
-        bctx.mesh.tp()
-            .reduce_scatter(partial, sum.view().flat(), "gradient of shared columns")
-            .wait();
-        Tensor dx = bctx.allocate(dy.dtype(), {count, kept + part}, "gradients");
-        copy_columns(bctx, dy, 0, dx, 0, kept);
-        copy_columns(bctx, sum, 0, dx, kept, part);
-        back.add(in, std::move(dx));
-      });
+  ctx.tape->record("share_columns", ctx.layer,
+                   [columns, part, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     Context& bctx = back.ctx;
+                     const std::int64_t count = dy.shape()[0], kept = columns.own();
+                     Tensor partial =
+                         bctx.allocate(dy.dtype(), {count * columns.total()}, "gradients");
+                     columns.copy(bctx, dy, partial, false);
+                     Tensor sum = bctx.allocate(dy.dtype(), {count, part}, "gradients");
+                     bctx.mesh.tp()
+                         .reduce_scatter(partial, sum.view().flat(), "gradient of shared columns")
+                         .wait();
+                     Tensor dx = bctx.allocate(dy.dtype(), {count, kept + part}, "gradients");
+                     copy_columns(bctx, dy, 0, dx, 0, kept);
+                     copy_columns(bctx, sum, 0, dx, kept, part);
+                     back.add(in, std::move(dx));
+                   });
   return out;
 }
 

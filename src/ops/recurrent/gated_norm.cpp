@@ -37,12 +37,9 @@ struct NormPass {
   Tensor forward(Context& ctx, const Tensor& x, const Tensor& z, const char* tag) const {
     Tensor y = ctx.allocate(x.dtype(), x.shape(), tag);
     WeightLease w = spec.weight != nullptr ? ctx.weights.use(*spec.weight) : WeightLease{};
-    ctx.kernels.recurrent.norm_forward(ctx.stream, {.shape = shape(),
-                                                    .x = x,
-                                                    .z = z,
-                                                    .weight = w.view,
-                                                    .squares = squares,
-                                                    .y = y});
+    ctx.kernels.recurrent.norm_forward(
+        ctx.stream,
+        {.shape = shape(), .x = x, .z = z, .weight = w.view, .squares = squares, .y = y});
     return y;
   }
 };
@@ -98,8 +95,8 @@ NormGradients norm_backward(Context& ctx, const NormPass& pass, const Placement&
     WeightLease w = weight != nullptr ? ctx.weights.use(*weight) : WeightLease{};
     Tensor products;
     if (weight != nullptr) {
-      products = pass.sums(
-          ctx, {.shape = {}, .x = x, .z = z, .dy = dy, .weight = w.view}, "gated norm gradient");
+      products = pass.sums(ctx, {.shape = {}, .x = x, .z = z, .dy = dy, .weight = w.view},
+                           "gated norm gradient");
     }
     ctx.kernels.recurrent.norm_backward(ctx.stream, {.shape = pass.shape(),
                                                      .dy = dy,
@@ -128,23 +125,25 @@ Var gated_norm(Context& ctx, const Var& x, const Var& z, const GatedNormSpec& gi
             z.placement, "}");
   NormPass pass = make_pass(ctx, spec, x.shape()[1]);
   if (spec.weight != nullptr) {
-    pass.squares = pass.sums(ctx, {.shape = {}, .x = x.tensor, .z = z.tensor}, "gated norm squares");
+    pass.squares =
+        pass.sums(ctx, {.shape = {}, .x = x.tensor, .z = z.tensor}, "gated norm squares");
   }
   const bool trains = spec.weight != nullptr && spec.weight->trains;
   Var out = make_output(ctx, "gated_norm", pass.forward(ctx, x.tensor, z.tensor, "activations"),
                         x.placement, x.tracked() || z.tracked() || trains);
   if (!out.tracked()) return out;
   if (spec.regenerate) out.recipe = make_recipe<NormRecipe>(ctx, pass, Saved(x), Saved(z));
-  ctx.tape->record("gated_norm", ctx.layer,
-                   [pass, kept_x = Saved(x), kept_z = Saved(z), outer = x.placement,
-                    to_x = GradSlot(x), to_z = GradSlot(z), result = GradSlot(out)](Backward& back) {
-                     Tensor dy = back.take(result);
-                     if (dy.empty()) return;
-                     NormGradients d = norm_backward(back.ctx, pass, outer, kept_x.get(back.ctx),
-                                                     kept_z.get(back.ctx), dy);
-                     back.add(to_x, std::move(d.dx));
-                     back.add(to_z, std::move(d.dz));
-                   });
+  ctx.tape->record(
+      "gated_norm", ctx.layer,
+      [pass, kept_x = Saved(x), kept_z = Saved(z), outer = x.placement, to_x = GradSlot(x),
+       to_z = GradSlot(z), result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        NormGradients d =
+            norm_backward(back.ctx, pass, outer, kept_x.get(back.ctx), kept_z.get(back.ctx), dy);
+        back.add(to_x, std::move(d.dx));
+        back.add(to_z, std::move(d.dz));
+      });
   return out;
 }
 

@@ -40,9 +40,8 @@ void SequencePieces::put_in_order() {
   auto at = [this](std::int64_t i) -> const DocumentPiece& {
     return pieces_[static_cast<std::size_t>(i)];
   };
-  std::ranges::sort(order_, {}, [&](std::int64_t i) {
-    return std::tuple(at(i).document, at(i).begin);
-  });
+  std::ranges::sort(order_, {},
+                    [&](std::int64_t i) { return std::tuple(at(i).document, at(i).begin); });
   for (std::int64_t i = 0; i < std::ssize(order_); ++i) {
     const std::int64_t piece = order_[static_cast<std::size_t>(i)];
     const bool goes_on =

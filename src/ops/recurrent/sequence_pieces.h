@@ -36,9 +36,7 @@ class SequencePieces {
   std::span<const RecurrentRun> documents() const { return documents_; }
   std::vector<RecurrentRun> runs() const;
   // The piece before piece i in its document; -1: none.
-  std::int64_t before(std::int64_t piece) const {
-    return before_[static_cast<std::size_t>(piece)];
-  }
+  std::int64_t before(std::int64_t piece) const { return before_[static_cast<std::size_t>(piece)]; }
   // x [own, E] -> [all, E], in the order of all().
   Tensor gather(Context& ctx, const Tensor& x, const char* label) const;
   // The rows of this rank of x [all, E].

@@ -97,7 +97,8 @@ struct ChunkStates {
 Tensor exchange_states(Context& ctx, const SsdPass& pass, const SequencePieces& pieces,
                        const ChunkStates& chunks, bool reverse, Tensor& totals) {
   const bool first = totals.empty();
-  Tensor left = ctx.allocate(ctx.wide(), {pieces.own(), pass.spec.shape.state_elements()}, "states");
+  Tensor left =
+      ctx.allocate(ctx.wide(), {pieces.own(), pass.spec.shape.state_elements()}, "states");
   Tensor decayed;
   if (first) decayed = ctx.allocate(ctx.wide(), {pieces.own(), pass.spec.shape.heads}, "states");
   {
@@ -129,8 +130,7 @@ void pass_on(Context& ctx, const SsdPass& pass, const ChunkStates& chunks, bool 
 Tensor ssd_forward(Context& ctx, const SsdPass& pass, const SsdInputs& in, const Tensor& states,
                    const Shape& shape) {
   Tensor y = ctx.allocate(in.xbc.dtype, shape, "activations");
-  ctx.kernels.ssd.forward(ctx.stream,
-                          {.shape = pass.shape(), .in = in, .states = states, .y = y});
+  ctx.kernels.ssd.forward(ctx.stream, {.shape = pass.shape(), .in = in, .states = states, .y = y});
   return y;
 }
 
@@ -159,9 +159,8 @@ void ssd_gradients(Context& ctx, const SsdPass& pass, const Placement& placement
   if (spec.d->trains) ctx.grads.done(*spec.d, std::move(d));
 }
 
-SsdGradients ssd_backward(Context& ctx, SsdPass pass, const Placement& placement,
-                          const Tensor& xbc, const Tensor& dt, const Tensor& dy,
-                          const SequenceLayout& layout) {
+SsdGradients ssd_backward(Context& ctx, SsdPass pass, const Placement& placement, const Tensor& xbc,
+                          const Tensor& dt, const Tensor& dy, const SequenceLayout& layout) {
   Leases leases(ctx, pass.spec);
   const SsdInputs in = leases.inputs(xbc, dt);
   const ChunkStates states(ctx, pass, in);
@@ -218,8 +217,8 @@ Var decode_ssd(Context& ctx, const Var& xbc, const Var& dt, const SsdSpec& spec,
     SsdPassArgs args = pass.pass_args(order, chunks.states, chunks.decays);
     args.entering = args.leaving = states;
     ctx.kernels.ssd.pass_states(ctx.stream, args);
-    ctx.kernels.ssd.forward(
-        ctx.stream, {.shape = pass.shape(), .in = in, .states = chunks.states, .y = y});
+    ctx.kernels.ssd.forward(ctx.stream,
+                            {.shape = pass.shape(), .in = in, .states = chunks.states, .y = y});
   }
   return {y, xbc.placement, -1, nullptr};
 }
@@ -258,21 +257,21 @@ Var ssd(Context& ctx, const Var& xbc, const Var& dt, const SsdSpec& given,
     y = ssd_forward(ctx, pass, in, chunks.states, shape);
   }
   const bool trains = spec.dt_bias->trains || spec.a_log->trains || spec.d->trains;
-  Var out = make_output(ctx, "ssd", std::move(y), xbc.placement,
-                        xbc.tracked() || dt.tracked() || trains);
+  Var out =
+      make_output(ctx, "ssd", std::move(y), xbc.placement, xbc.tracked() || dt.tracked() || trains);
   if (!out.tracked()) return out;
-  ctx.tape->record("ssd", ctx.layer,
-                   [pass, kept = Saved(xbc), kept_dt = Saved(dt), layout = rows.layout,
-                    outer = xbc.placement, to_xbc = GradSlot(xbc), to_dt = GradSlot(dt),
-                    result = GradSlot(out)](Backward& back) {
-                     Tensor dy = back.take(result);
-                     if (dy.empty()) return;
-                     Context& bctx = back.ctx;
-                     SsdGradients d = ssd_backward(bctx, pass, outer, kept.get(bctx),
-                                                   kept_dt.get(bctx), dy, *layout);
-                     back.add(to_xbc, std::move(d.dxbc));
-                     back.add(to_dt, std::move(d.ddt));
-                   });
+  ctx.tape->record(
+      "ssd", ctx.layer,
+      [pass, kept = Saved(xbc), kept_dt = Saved(dt), layout = rows.layout, outer = xbc.placement,
+       to_xbc = GradSlot(xbc), to_dt = GradSlot(dt), result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Context& bctx = back.ctx;
+        SsdGradients d =
+            ssd_backward(bctx, pass, outer, kept.get(bctx), kept_dt.get(bctx), dy, *layout);
+        back.add(to_xbc, std::move(d.dxbc));
+        back.add(to_dt, std::move(d.ddt));
+      });
   return out;
 }
 

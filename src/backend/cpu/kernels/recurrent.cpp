@@ -68,7 +68,8 @@ struct ConvPiece {
     if (row < 0 || states.rows.empty()) return;
     const A* from = state(states, row);
     for (std::int64_t j = 1; j < width; ++j) {
-      std::memcpy(window[j], from + (j - 1) * channels, sizeof(A) * static_cast<std::size_t>(count));
+      std::memcpy(window[j], from + (j - 1) * channels,
+                  sizeof(A) * static_cast<std::size_t>(count));
     }
   }
   void leave(const StateRows& states, std::int64_t row) const {
@@ -385,7 +386,8 @@ void norm_input_gradients(const Stream& stream, const GatedNormBackwardArgs& arg
                    const A along = rstd * rstd * products[row * groups + group] /
                                    static_cast<A>(args.shape.group_width);
                    for (std::int64_t i = begin; i < end; ++i) {
-                     const auto d = norm_element<T>(rows, at + i, i, widen(dy[at + i]), rstd, along);
+                     const auto d =
+                         norm_element<T>(rows, at + i, i, widen(dy[at + i]), rstd, along);
                      dx[at + i] = narrow<T>(d.dx);
                      dz[at + i] = narrow<T>(d.dz);
                    }

@@ -1,5 +1,5 @@
-// The SSD recurrence of Mamba-2: chunks as matrix products, the pass from chunk to chunk, and single
-// steps. Pieces are the groups of heads of a chunk, so no sum is shared between threads.
+// The SSD recurrence of Mamba-2: chunks as matrix products, the pass from chunk to chunk, and
+// single steps. Pieces are the groups of heads of a chunk, so no sum is shared between threads.
 #include "kernels/ssd.h"
 
 #include <cstring>
@@ -79,8 +79,7 @@ void run_chunk_gradients(const Stream& stream, const SsdChunkGradientsArgs& args
 template <class A>
 A* head_state(const StateRows& states, std::int64_t row, std::int64_t head, std::int64_t elements) {
   if (row < 0 || states.rows.empty()) return nullptr;
-  return states.rows.as<A>() + row * states.rows.shape.row_numel() + states.first +
-         head * elements;
+  return states.rows.as<A>() + row * states.rows.shape.row_numel() + states.first + head * elements;
 }
 
 template <class A>

@@ -78,7 +78,9 @@ struct SsdSteps {
       sums[at] = sum += static_cast<double>(head.log_decay(dt[at]));
     }
   }
-  double total(const SsdChunk& chunk) const { return sums[static_cast<std::size_t>(chunk.count - 1)]; }
+  double total(const SsdChunk& chunk) const {
+    return sums[static_cast<std::size_t>(chunk.count - 1)];
+  }
   // Factors from before the chunk to token t, and from it to the end of the chunk.
   A from_before(std::int64_t t) const {
     return exp_of(static_cast<A>(sums[static_cast<std::size_t>(t)]));
