@@ -8,6 +8,7 @@
 #include "app/recorded_run.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/text.h"
 #include "bridge/adapter_config.h"
 #include "bridge/hf_model.h"
 #include "bridge/nf4_load.h"
@@ -126,6 +127,42 @@ void choose_base_format(RunConfig& run, const Options& options) {
   base.quantize_block_size = stored->block;
 }
 
+// The stages of a pattern, as --pipeline-model-parallel-layout names them.
+std::string stages_text(const std::vector<std::string>& stages) {
+  std::string text = "E";
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    if (stage > 0) text += '|';
+    text += std::string(stages[stage].size(), 't');
+  }
+  return text + "L";
+}
+
+// Megatron's pattern: "|" ends a pipeline stage, and "/" begins the layers of multi-token
+// prediction. The pattern has its own number of layers.
+void read_pattern(RunConfig& run, Options& options) {
+  if (!options.given("hybrid-layer-pattern")) return;
+  const std::string origin = options.find("hybrid-layer-pattern")->origin;
+  std::string& pattern = run.model.hybrid_layer_pattern;
+  std::vector<std::string> problems;
+  const std::vector<std::string> parts = split(pattern, '/');
+  if (std::any_of(parts.begin() + 1, parts.end(), [](auto& part) { return !part.empty(); })) {
+    problems.push_back(concat(origin, ": --hybrid-layer-pattern '", pattern,
+                              "' has layers of multi-token prediction behind '/', which are not "
+                              "supported; leave them out"));
+  }
+  const std::vector<std::string> stages = split(parts.front(), '|');
+  if (stages.size() > 1 && !run.parallel.pipeline_model_parallel_layout.empty()) {
+    problems.push_back(concat(origin,
+                              ": --hybrid-layer-pattern and --pipeline-model-parallel-layout both "
+                              "name the stages; leave one of them out"));
+  } else if (stages.size() > 1) {
+    run.parallel.pipeline_model_parallel_layout = stages_text(stages);
+  }
+  pattern = join(stages, "");
+  if (!options.given("num-layers")) run.model.num_layers = std::ssize(pattern);
+  options.add_problems(problems);
+}
+
 }  // namespace
 
 void choose_pad_token(const std::string& folder, ModelConfig& model) {
@@ -147,6 +184,7 @@ void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
       take_recorded_adapters(run.checkpoint, fields, options);
     }
   }
+  read_pattern(run, options);
   bool described = !named && !options.given(kFamily);
   if (described) choose_yarn(run, fields, options);
   read_adapter(run, fields, options);

@@ -319,7 +319,7 @@ Json layers_json(const ModelConfig& model) {
   Json layers = Json::array();
   for (const LayerSpec& spec : layer_specs(model)) {
     std::int64_t window = spec.attention.window;
-    layers.push_back({{"mixer", spec.mixer->name},
+    layers.push_back({{"mixer", spec.mixer != nullptr ? spec.mixer->name : "none"},
                       {"ffn", name_of(spec.feed_forward)},
                       {"window", window < 0 ? Json(nullptr) : Json(window)},
                       {"rope", spec.rope != RopeKind::kNone}});

@@ -25,6 +25,8 @@ struct Part {
 
 bool experts(const RunConfig& run) { return run.model.moe.any(); }
 bool latents(const RunConfig& run) { return run.model.multi_latent_attention; }
+bool mamba(const RunConfig& run) { return run.model.has_mamba(); }
+bool delta(const RunConfig& run) { return run.model.has_delta(); }
 bool rotary(const RunConfig& run) {
   return run.model.position_embedding_type == PositionKind::kRope || latents(run);
 }
@@ -74,6 +76,9 @@ constexpr auto kParts = std::to_array<Part>({
     {latents, "latent attention", "--multi-latent-attention",
      "q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim latent-norm-epsilon", "",
      "multi-latent-attention"},
+    {mamba, "Mamba layers", "--hybrid-layer-pattern", "", "mamba", "hybrid-layer-pattern"},
+    {delta, "gated delta layers", "--hybrid-layer-pattern", "", "linear attention",
+     "hybrid-layer-pattern"},
     {rotary, "rotary positions", "--position-embedding-type rope",
      "rotary-base rotary-base-local rotary-percent rotary-interleaved", "",
      "position-embedding-type"},

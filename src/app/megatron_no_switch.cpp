@@ -23,6 +23,8 @@ constexpr auto kNoSwitch = std::to_array<MegatronGroup>({
      "cross-entropy-loss-fusion cross-entropy-fusion-impl= mla-down-proj-fusion "
      "fused-residual-rmsnorm use-fused-weighted-squared-relu disable-jit-fuser",
      "kernels are fused where that is faster"},
+    {"disable-mamba-mem-eff-path",
+     "the backward of Mamba layers computes convolutions and states again"},
     {"fp16-lm-cross-entropy", "the loss is computed in f32"},
     {"disable-bf16-reduced-precision-matmul", "products are summed in f32"},
     {"moe-grouped-gemm moe-permute-fusion moe-router-fusion moe-use-grouped-tensor "

@@ -158,7 +158,6 @@ constexpr auto kNotBuilt = std::to_array<MegatronGroup>({
     {"moe-router-quantile-balancing-ema= moe-router-force-biased= moe-enable-routing-replay",
      "routing by quantiles, by bias or from a recording",
      "--moe-router-load-balancing-type and --moe-router-force-load-balancing are there"},
-    {"attention-output-gate", "gates of attention's output"},
     {"qk-l2-norm", "L2 norms of queries and keys", "--qk-layernorm is there"},
     {"mrope-section+", "multimodal positions"},
     {"mtp-use-repeated-layer mtp-detach-heads mtp-hsm",
@@ -170,22 +169,22 @@ constexpr auto kNotBuilt = std::to_array<MegatronGroup>({
      "disable-dsa-indexer-rotate-activation no-dsa-indexer-scoring-relu "
      "disable-dsa-indexer-scoring-relu dsa-kernel-backend=",
      "sparse attention (DSA)"},
-    {"linear-attention-freq= linear-conv-kernel-dim= linear-key-head-dim= "
-     "linear-value-head-dim= linear-num-key-heads= linear-num-value-heads= "
-     "gdp-num-householder= gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute=",
-     "linear attention"},
+    {"linear-attention-freq=", "layers of linear attention by their distance",
+     "--hybrid-layer-pattern names them: g with the gated delta rule, a with attention"},
+    {"gdp-num-householder= gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute=",
+     "linear attention with several Householder steps"},
     {"enable-mhc-connections mhc-num-residual-streams= mhc-sinkhorn-iterations= "
      "mhc-init-gating-factor= mhc-recompute-layer-num=",
      "hyper-connections"},
     {"heterogeneous-layers-config-path= heterogeneous-layers-config-encoded-json=",
      "layers of different sizes in one model"},
-    {"hybrid-layer-pattern= hybrid-override-pattern= hybrid-attention-ratio= hybrid-mlp-ratio= "
-     "mtp-hybrid-override-pattern= mamba-state-dim= mamba-head-dim= mamba-num-groups= "
-     "mamba-num-heads= disable-mamba-mem-eff-path mamba-training-ssm-states-dtype= "
-     "mamba-inference-conv-states-dtype= mamba-inference-ssm-states-dtype= "
-     "inference-dynamic-batching-mamba-memory-ratio= "
+    {"hybrid-attention-ratio= hybrid-mlp-ratio= mtp-hybrid-override-pattern=",
+     "hybrid patterns by ratios, and of multi-token prediction", "--hybrid-layer-pattern"},
+    {"mamba-training-ssm-states-dtype= mamba-inference-conv-states-dtype= "
+     "mamba-inference-ssm-states-dtype= inference-dynamic-batching-mamba-memory-ratio= "
      "inference-dynamic-batching-prefix-caching-mamba-gb=",
-     "Mamba and hybrid models"},
+     "states of Mamba layers in other dtypes and memory",
+     "they are in fp32, one for each sequence"},
     {"decoder-num-layers= decoder-seq-length= encoder-tensor-model-parallel-size= "
      "encoder-pipeline-model-parallel-size= pipeline-model-parallel-split-rank= "
      "relative-attention-num-buckets= relative-attention-max-distance= mask-prob= "

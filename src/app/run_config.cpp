@@ -141,13 +141,29 @@ std::vector<Width> mlp_widths(const ModelConfig& model) {
   return widths;
 }
 
-// Each tensor-parallel rank has whole query heads, an equal part of the MLP, and whole KV heads or
-// an equal part of one.
+// What must divide by the tensor-parallel size: those, and the heads of the mixers.
+std::vector<Width> tensor_widths(const ModelConfig& model) {
+  std::vector<Width> widths = mlp_widths(model);
+  if (model.has_mamba()) {
+    widths.insert(widths.begin(), {"--mamba-num-heads", model.mamba.heads(model.hidden_size)});
+  }
+  if (model.has_delta()) {
+    widths.insert(widths.begin(), {"--linear-num-key-heads", model.delta.num_key_heads});
+  }
+  if (model.has_attention()) {
+    widths.insert(widths.begin(), {"--num-attention-heads", model.num_attention_heads});
+  }
+  return widths;
+}
+
+// Each tensor-parallel rank has whole heads, an equal part of the MLP, and whole KV heads or an
+// equal part of one.
 bool tensor_parallel_fits(const ModelConfig& model, std::int64_t tp) {
   std::int64_t groups = model.kv_heads();
   bool shared = tp % groups == 0 && model.head_size() % (tp / groups) == 0;
-  return model.num_attention_heads % tp == 0 && (groups % tp == 0 || shared) &&
-         std::ranges::all_of(mlp_widths(model), [&](const Width& w) { return w.size % tp == 0; });
+  bool keys_fit = !model.has_attention() || groups % tp == 0 || shared;
+  return keys_fit && std::ranges::all_of(tensor_widths(model),
+                                         [&](const Width& w) { return w.size % tp == 0; });
 }
 
 void check_tensor_parallel(const RunConfig& run, Problems& out) {
@@ -156,7 +172,10 @@ void check_tensor_parallel(const RunConfig& run, Problems& out) {
   if (tp == 1 || model.num_attention_heads < 1 || model.hidden_size < 1) return;
   if (tensor_parallel_fits(model, tp)) return;
   std::vector<std::int64_t> sizes;
-  for (std::int64_t size = 1; size <= model.num_attention_heads; ++size) {
+  std::int64_t most = model.num_attention_heads;
+  if (model.has_mamba()) most = std::max(most, model.mamba.heads(model.hidden_size));
+  if (model.has_delta()) most = std::max(most, model.delta.num_key_heads);
+  for (std::int64_t size = 1; size <= most; ++size) {
     if (tensor_parallel_fits(model, size)) sizes.push_back(size);
   }
   std::string cure = sizes_text(sizes);
@@ -164,9 +183,8 @@ void check_tensor_parallel(const RunConfig& run, Problems& out) {
     out.push_back(concat("--tensor-model-parallel-size: ", tp, " does not divide ", flag, " ", size,
                          "; use ", cure));
   };
-  std::int64_t heads = model.num_attention_heads, groups = model.kv_heads();
-  std::vector<Width> uneven = mlp_widths(model);
-  uneven.insert(uneven.begin(), {"--num-attention-heads", heads});
+  std::int64_t groups = model.kv_heads();
+  std::vector<Width> uneven = tensor_widths(model);
   std::erase_if(uneven, [&](const Width& width) { return width.size % tp == 0; });
   for (const Width& width : uneven) refuse(width.flag, width.size);
   if (!uneven.empty()) return;
@@ -215,6 +233,7 @@ void check_ranks(const RunConfig& run, Problems& out) {
 void check_head_exchange(const RunConfig& run, const char* type, std::int64_t ranks,
                          Problems& out) {
   std::int64_t tp = run.parallel.tensor_model_parallel_size;
+  if (!run.model.has_attention()) return;
   if (run.model.num_attention_heads < 1 || run.model.num_attention_heads % tp != 0) return;
   std::int64_t heads = run.model.num_attention_heads / tp;
   std::int64_t groups = std::max<std::int64_t>(run.model.kv_heads() / tp, 1);
@@ -474,6 +493,22 @@ void check_fp8(const RunConfig& run, Problems& out) {
   }
 }
 
+// States of constant size: what a token's bits depend on, and where they are computed.
+void check_recurrence(const RunConfig& run, Problems& out) {
+  const bool mamba = run.model.has_mamba();
+  if (run.model.num_layers < 1 || (!mamba && !run.model.has_delta())) return;
+  const char* layers = mamba ? "Mamba layers" : "gated delta layers";
+  if (run.runtime.exact) {
+    out.push_back(concat("--exact: ", layers,
+                         " round as steps cut their tokens, so that bits depend on the batch; "
+                         "give --no-exact"));
+  }
+  if (run.runtime.device == DeviceKind::kCuda) {
+    out.push_back(
+        concat("--device: the kernels of ", layers, " run on the CPU only; give --device cpu"));
+  }
+}
+
 void check_precision(const RunConfig& run, Problems& out) {
   append(out, run.precision.problems());
   append(out, run.base.problems());
@@ -484,6 +519,7 @@ void check_precision(const RunConfig& run, Problems& out) {
   }
   append(out, run.optim.state_problems(run.precision.model_dtype()));
   check_fp8(run, out);
+  check_recurrence(run, out);
   if (run.precision.fp64 && run.runtime.device == DeviceKind::kCuda) {
     out.push_back("--fp64: is for the CPU; use --device cpu");
   }
@@ -637,7 +673,9 @@ std::vector<std::string> model_conflicts(const Options& options, const FieldList
     auto* entry = list.find_entry(setting.field);
     bool experts = entry->section == MoeConfig::kSection;
     if (upcycled && (experts || setting.field == "model-family")) continue;
-    if (entry->section != "model" && !experts) continue;
+    bool recurrent =
+        entry->section == MambaConfig::kSection || entry->section == DeltaConfig::kSection;
+    if (entry->section != "model" && !experts && !recurrent) continue;
     if (std::ranges::find(kFree, setting.field) != kFree.end()) continue;
     // A language model may get a head for sequence classification.
     if (setting.field == "num-labels" && model.num_labels == 0) continue;

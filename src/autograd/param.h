@@ -28,11 +28,18 @@ constexpr Dtype stored_dtype(ParamFormat format, Dtype dtype) {
   return format == ParamFormat::kF32 ? wide_of(dtype) : dtype;
 }
 
-enum class InitKind : std::uint8_t { kNormal, kUniform, kConstant };
+enum class InitKind : std::uint8_t {
+  kNormal,
+  kUniform,
+  kConstant,
+  kLogUniform,    // log of a uniform number in (low, value): A_log
+  kSoftplusUnder  // softplus of it is log-uniform in (low, value): dt_bias
+};
 
 struct InitRule {
   InitKind kind = InitKind::kNormal;
   double value = 0;  // standard deviation, largest absolute value, or the constant
+  double low = 0;
 };
 
 // Owned by value by its module; its address is stable once the model is built.

@@ -85,6 +85,7 @@ void add_factors(const ModelConfig& model, const LowRank& adapter, const Adapted
   out.push_back(plain_mapping(adapter.a, name + ".lora_A.weight"));
   out.push_back(plain_mapping(adapter.b, name + ".lora_B.weight"));
   auto as_rows_of_weight = [&] {
+    out.back().order = module.order;
     if (module.kind != WeightKind::kNeoxQkv) return;
     out.back().kind = module.kind;
     out.back().head_size = model.head_size();

@@ -18,14 +18,9 @@
 namespace bev {
 
 namespace {
-// `count` rows of a Hugging Face tensor and their position in our parameter.
-struct RowRun {
-  std::size_t part;
-  std::int64_t tensor_row, param_row, count;
-};
-
-std::vector<RowRun> row_runs(const ParamMapping& mapping) {
-  std::vector<RowRun> runs;
+std::vector<MovedRows> row_runs(const ParamMapping& mapping) {
+  if (!mapping.order.empty()) return mapping.order;
+  std::vector<MovedRows> runs;
   std::int64_t row = 0;
   if (mapping.kind == WeightKind::kNeoxQkv) {
     std::int64_t size = mapping.head_size, heads = mapping.shape[0] / (3 * size);
@@ -58,7 +53,8 @@ ExpertColumns columns_layout(const ParamMapping& mapping) {
 
 // True if the concatenated tensors are the flattened parameter.
 bool in_order(const ParamMapping& mapping) {
-  return !transposed(mapping) && mapping.kind != WeightKind::kNeoxQkv && !has_columns(mapping);
+  return !transposed(mapping) && mapping.kind != WeightKind::kNeoxQkv && mapping.order.empty() &&
+         !has_columns(mapping);
 }
 
 // Name of the tensor in the files; "" if it is missing.
@@ -161,6 +157,7 @@ const std::byte* offset(const void* base, std::int64_t elements, Dtype dtype) {
 WeightMap::WeightMap(const ModelConfig& config) {
   const ModelFamily& family = find_family(config.family);
   ignored_ = family.ignored;
+  ignored_parts_ = family.ignored_parts;
   further_layers_ = family.further_layers;
   layers_ = config.num_layers + config.mtp_num_layers;
   for (const Param& param : declare_params(without_adapters(config))) {
@@ -194,6 +191,10 @@ const ParamMapping& WeightMap::find(std::string_view param) const {
 
 bool WeightMap::ignores(std::string_view name) const {
   if (std::ranges::any_of(ignored_, [&](const auto& end) { return name.ends_with(end); })) {
+    return true;
+  }
+  if (std::ranges::any_of(ignored_parts_,
+                          [&](const auto& head) { return name.starts_with(head); })) {
     return true;
   }
   std::size_t at = further_layers_.find("{}");
@@ -279,7 +280,7 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
     return;
   }
   std::int64_t columns = columns_of(mapping);
-  for (const RowRun& run : row_runs(mapping)) {
+  for (const MovedRows& run : row_runs(mapping)) {
     Dtype from = sources[run.part].dtype;
     convert_elements({offset(sources[run.part].bytes.data(), run.tensor_row * columns, from), from},
                      {offset(out, run.param_row * columns, dtype), dtype}, run.count * columns);
@@ -319,7 +320,7 @@ std::vector<PartRun> part_runs(const ParamMapping& mapping, std::size_t part) {
   if (transposed(mapping) || has_columns(mapping)) return {{0, 0, mapping.shape.numel()}};
   std::int64_t columns = columns_of(mapping);
   std::vector<PartRun> runs;
-  for (const RowRun& run : row_runs(mapping)) {
+  for (const MovedRows& run : row_runs(mapping)) {
     if (run.part != part) continue;
     runs.push_back({run.tensor_row * columns, run.param_row * columns, run.count * columns});
   }
@@ -429,7 +430,7 @@ void split_param(const ParamMapping& mapping, std::size_t part, const void* valu
     return;
   }
   std::int64_t columns = columns_of(mapping);
-  for (const RowRun& run : row_runs(mapping)) {
+  for (const MovedRows& run : row_runs(mapping)) {
     if (run.part != part) continue;
     convert_elements({offset(value, run.param_row * columns, dtype), dtype},
                      {offset(out, run.tensor_row * columns, out_dtype), out_dtype},

@@ -51,7 +51,7 @@ class WeightMap {
   std::string described_by_ = "config.json";
   bool ignores(std::string_view name) const;
 
-  std::vector<std::string> ignored_;
+  std::vector<std::string> ignored_, ignored_parts_;
   std::string further_layers_;
   std::int64_t layers_ = 0;
   std::vector<std::string> tied_heads_;  // names of a head that a tied model may store

@@ -113,6 +113,9 @@ void InferenceEngine::plan_pools() {
       options_.kv_cache_tokens > 0 ? options_.kv_cache_tokens : options_.wanted_tokens;
   std::int64_t block_bytes = std::max<std::int64_t>(ModelRunner::bytes_per_block(model_, width), 1);
   std::int64_t unasked = model_.rank().runs_ahead() ? kMost : kPlainPoolBytes / block_bytes;
+  // Without a KV cache blocks cost nothing but their accounting.
+  constexpr std::int64_t kMostFree = std::int64_t{1} << 24;
+  if (ModelRunner::bytes_per_block(model_, width) == 0) unasked = kMostFree;
   std::int64_t wanted = asked > 0 ? ceil_div(asked, width) : unasked;
   wanted = std::clamp<std::int64_t>(wanted, 1, kMost / width);
   std::int64_t blocks = affordable_blocks(wanted);

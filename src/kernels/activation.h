@@ -61,11 +61,23 @@ struct XieluBackwardArgs {
   double p_beta = 0, n_beta = 0;
 };
 
+// y = x sigmoid(gate), all of one shape and dtype; y may alias x.
+struct SigmoidGateArgs {
+  View x, gate, y;
+};
+// dx may alias dy.
+struct SigmoidGateBackwardArgs {
+  View dy, x, gate;
+  View dx, dgate;
+};
+
 struct ActivationKernels {
   void (*forward)(const Stream&, const ActivationForwardArgs&);
   void (*backward)(const Stream&, const ActivationBackwardArgs&);
   void (*xielu_forward)(const Stream&, const XieluForwardArgs&);
   void (*xielu_backward)(const Stream&, const XieluBackwardArgs&);
+  void (*sigmoid_gate)(const Stream&, const SigmoidGateArgs&);
+  void (*sigmoid_gate_backward)(const Stream&, const SigmoidGateBackwardArgs&);
 };
 
 }  // namespace bev

@@ -11,6 +11,7 @@ struct Stream;
 struct View;
 struct ActivationKernels;
 struct AttentionKernels;
+struct DeltaRuleKernels;
 struct DeviceKernels;
 struct ElementwiseKernels;
 struct EmbeddingKernels;
@@ -22,9 +23,11 @@ struct MoeKernels;
 struct NormKernels;
 struct OptimKernels;
 struct QuantizeKernels;
+struct RecurrentKernels;
 struct RopeKernels;
 struct RouterKernels;
 struct SamplingKernels;
+struct SsdKernels;
 
 // References to tables that the backend owns and that must outlive this struct.
 struct Kernels {
@@ -49,6 +52,9 @@ struct Kernels {
   const OptimKernels& optim;
   const QuantizeKernels& quantize;
   const SamplingKernels& sampling;
+  const RecurrentKernels& recurrent;
+  const SsdKernels& ssd;
+  const DeltaRuleKernels& delta_rule;
 };
 
 // Names a table. In a backend the source of a family of kernels defines a function of it that makes
@@ -85,7 +91,10 @@ Kernels with_table(const Kernels& kernels, const Table& table) {
           .moe = same_type_or(kernels.moe, table),
           .optim = same_type_or(kernels.optim, table),
           .quantize = same_type_or(kernels.quantize, table),
-          .sampling = same_type_or(kernels.sampling, table)};
+          .sampling = same_type_or(kernels.sampling, table),
+          .recurrent = same_type_or(kernels.recurrent, table),
+          .ssd = same_type_or(kernels.ssd, table),
+          .delta_rule = same_type_or(kernels.delta_rule, table)};
 }
 
 }  // namespace bev

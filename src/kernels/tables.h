@@ -4,6 +4,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/delta_rule.h"
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -16,6 +17,8 @@
 #include "kernels/norm.h"
 #include "kernels/optim.h"
 #include "kernels/quantize.h"
+#include "kernels/recurrent.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
 #include "kernels/sampling.h"
+#include "kernels/ssd.h"

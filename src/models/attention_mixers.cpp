@@ -32,6 +32,7 @@ AttentionOptions attention_options(const ModelConfig& config, const LayerSpec& s
   o.qk_norm = config.qk_layernorm;
   o.qk_norm_kind = config.qk_norm_kind;
   o.scaled_queries = spec.scaled_queries;
+  o.output_gate = config.attention_output_gate;
   o.norm = norm_options(config);
   o.norm.center = false;  // the per-head norm is always an RMSNorm
   o.rule = spec.attention;
@@ -69,7 +70,8 @@ double pair_flops(const ModelConfig& config) {
 MixerFlops attention_flops(const ModelConfig& config, const LayerSpec&) {
   std::int64_t hidden = config.hidden_size, q = config.num_attention_heads * config.head_size();
   std::int64_t kv = config.kv_heads() * config.head_size();
-  return {gemm_flops(hidden * (q + 2 * kv) + q * hidden), pair_flops(config)};
+  std::int64_t gate = config.attention_output_gate ? q : 0;
+  return {gemm_flops(hidden * (q + gate + 2 * kv) + q * hidden), pair_flops(config)};
 }
 
 MixerFlops latent_attention_flops(const ModelConfig& config, const LayerSpec&) {

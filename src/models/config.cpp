@@ -13,6 +13,8 @@ namespace bev {
 namespace {
 
 constexpr double kMaxSize = 1 << 24;  // keeps multiplied sizes within 64 bits
+// Layers with a mixer and a feed-forward part.
+constexpr std::string_view kTwoParts = "ampg";
 
 // Parses Megatron's "a,b" (keys from i - a to i + b) and returns a; b must be 0.
 std::string read_window(std::string_view text, std::string& problem) {
@@ -69,6 +71,15 @@ void shape_fields(ModelConfig& model, FieldList& list) {
       .defaults_to("seq-length");
 }
 
+void hybrid_fields(ModelConfig& model, FieldList& list) {
+  list.add("hybrid-layer-pattern", model.hybrid_layer_pattern,
+           "kinds of the layers, a letter each; with one part: M Mamba-2, G gated delta rule, * "
+           "attention, - MLP, E experts; with a feed-forward part too: m Mamba-2, g gated delta "
+           "rule, a attention, p Mamba-2 and attention added")
+      .alias("hybrid-override-pattern")
+      .defaults_to("attention and a feed-forward part in all layers");
+}
+
 void position_fields(ModelConfig& model, FieldList& list) {
   list.add("position-embedding-type", model.position_embedding_type,
            {{"learned_absolute", PositionKind::kLearned},
@@ -107,6 +118,8 @@ void attention_fields(ModelConfig& model, FieldList& list) {
             {"width", QkNorm::kWidth}},
            "--qk-layernorm: of each head before or after rotation (unit: without weights, in "
            "layers that rotate), or of all heads of a token together");
+  list.add("attention-output-gate", model.attention_output_gate,
+           "multiply the outputs of the heads by the sigmoid of a projection of the layer's input");
   list.add("softmax-scale", model.softmax_scale, "factor of the attention scores")
       .min(0)
       .defaults_to("1 / sqrt(head size)");
@@ -213,6 +226,10 @@ void block_fields(ModelConfig& model, FieldList& list) {
             {"xielu", Activation::kXielu}},
            "activation of the MLP");
   list.add("gated", model.gated, "gated MLP: act(gate) * up");
+  list.add("mlp-gate-multiplier", model.mlp_gate_multiplier,
+           "gated MLP: factor of the gate before the activation")
+      .above(0);
+  list.add("mlp-multiplier", model.mlp_multiplier, "factor of the MLP's output").above(0);
   list.add("activation-func-clamp-value", model.activation_clamp,
            "gated MLP: the gate is at most this, and up within plus and minus it; 0: no limit")
       .min(0);
@@ -362,6 +379,7 @@ void RopeScaling::fields(FieldList& list) {
 void ModelConfig::fields(FieldList& list) {
   list.section("model");
   shape_fields(*this, list);
+  hybrid_fields(*this, list);
   position_fields(*this, list);
   attention_fields(*this, list);
   latent_fields(*this, list);
@@ -371,16 +389,39 @@ void ModelConfig::fields(FieldList& list) {
   rope_scaling.fields(list);
   moe.fields(list);
   moe_training.fields(list);
+  mamba.fields(list);
+  delta.fields(list);
   lora.fields(list);
 }
 
+char ModelConfig::layer_kind(std::int64_t layer) const {
+  const std::int64_t last = std::ssize(hybrid_layer_pattern) - 1;
+  return last < 0 ? 'a' : hybrid_layer_pattern[static_cast<std::size_t>(std::min(layer, last))];
+}
+
+bool ModelConfig::has_layers(std::string_view kinds) const {
+  if (hybrid_layer_pattern.empty()) return kinds.find('a') != kinds.npos;
+  return hybrid_layer_pattern.find_first_of(kinds) != std::string::npos;
+}
+
+std::int64_t ModelConfig::residual_branches() const {
+  if (hybrid_layer_pattern.empty()) return 2 * num_layers;
+  const std::int64_t both = std::ranges::count_if(
+      hybrid_layer_pattern, [](char kind) { return kTwoParts.find(kind) != kTwoParts.npos; });
+  return std::ssize(hybrid_layer_pattern) + both;
+}
+
 bool ModelConfig::has_experts(std::int64_t layer) const {
+  const char kind = layer_kind(layer);
+  if (kTwoParts.find(kind) == kTwoParts.npos) return kind == 'E';
   return moe.in_layer(std::min(layer, num_layers - 1));
 }
 
 bool ModelConfig::has_dense_layers() const {
   for (std::int64_t layer = 0; layer < num_layers; ++layer) {
-    if (!has_experts(layer)) return true;
+    const char kind = layer_kind(layer);
+    const bool feeds = kind == '-' || kTwoParts.find(kind) != kTwoParts.npos;
+    if (feeds && !has_experts(layer)) return true;
   }
   return false;
 }

@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "models/delta_config.h"
 #include "models/lora_config.h"
+#include "models/mamba_config.h"
 #include "models/moe_config.h"
 #include "nn/qk_norm.h"
 #include "tensor/activation_kind.h"
@@ -102,6 +105,14 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;  // 0: the training sequence length
 
+  // The kinds of the layers, a letter each; empty: all have attention and a feed-forward part.
+  // Letters of Megatron's hybrid patterns are layers of one part: M Mamba-2, G gated delta rule, *
+  // attention, - MLP, E experts. With a feed-forward part too: m Mamba-2, g gated delta rule, a
+  // attention, p Mamba-2 and attention added.
+  std::string hybrid_layer_pattern;
+  MambaConfig mamba;
+  DeltaConfig delta;
+
   // Positions.
   PositionKind position_embedding_type = PositionKind::kLearned;
   double rotary_base = 10000.0;
@@ -115,6 +126,7 @@ struct ModelConfig {
   // Attention.
   bool qk_layernorm = false;
   QkNorm qk_norm_kind = QkNorm::kHead;
+  bool attention_output_gate = false;   // heads' outputs times sigmoid of a projection
   double softmax_scale = 0.0;           // 0: 1/sqrt(head size)
   bool scale_by_inverse_layer = false;  // gpt2: also divided by the layer index + 1
   double attn_logit_softcapping = 0.0;  // 0: none
@@ -146,6 +158,8 @@ struct ModelConfig {
   double residual_multiplier = 1;  // of what attention and MLP add to the residual stream
   Activation activation = Activation::kGelu;
   bool gated = false;              // act(gate) * up
+  double mlp_gate_multiplier = 1;  // gated MLP: of the gate before the activation
+  double mlp_multiplier = 1;       // of the MLP's output
   double activation_clamp = 0.0;   // gated: limit of gate and of |up|; 0: none
   double glu_linear_offset = 0.0;  // gated: added to up
   bool add_bias_linear = true;     // biases of all linears
@@ -191,6 +205,13 @@ struct ModelConfig {
     return num_query_groups ? num_query_groups : num_attention_heads;
   }
   std::int64_t ffn_size() const;
+  // Letter of a layer in the pattern; layers after the last (MTP) are like the last.
+  char layer_kind(std::int64_t layer) const;
+  bool has_layers(std::string_view kinds) const;  // of one of these kinds
+  bool has_attention() const { return has_layers("*ap"); }
+  bool has_mamba() const { return has_layers("Mmp"); }
+  bool has_delta() const { return has_layers("Gg"); }
+  std::int64_t residual_branches() const;      // what all layers add to the residual stream
   bool has_experts(std::int64_t layer) const;  // layers after the last (MTP) are like the last
   bool has_dense_layers() const;               // layers without experts
   // FFN size of one expert.

@@ -186,6 +186,44 @@ void check_norms(const ModelConfig& model, std::vector<std::string>& out) {
   }
 }
 
+// Layers of one part have no norm but the one before it.
+void check_pattern(const ModelConfig& model, std::vector<std::string>& out) {
+  const std::string& pattern = model.hybrid_layer_pattern;
+  if (pattern.empty()) return;
+  const std::size_t unknown = pattern.find_first_not_of("MG*-Eampg");
+  if (unknown != std::string::npos) {
+    out.push_back(concat("--hybrid-layer-pattern: '", pattern.substr(unknown, 1),
+                         "' is no layer; known are M, G, *, -, E, m, g, a and p"));
+  }
+  if (std::ssize(pattern) != model.num_layers) {
+    out.push_back(concat("--hybrid-layer-pattern: has ", pattern.size(),
+                         " layers, --num-layers is ", model.num_layers,
+                         "; leave --num-layers away"));
+  }
+  if (model.norm_placement != NormPlacement::kPre || model.parallel_residual) {
+    out.push_back(
+        "--hybrid-layer-pattern: its layers have a norm before each part; leave --norm-placement "
+        "and --parallel-residual away");
+  }
+  if (model.has_layers("p") && model.multi_latent_attention) {
+    out.push_back("--hybrid-layer-pattern: p is not for --multi-latent-attention; use m and a");
+  }
+  if (model.mtp_num_layers > 0) {
+    out.push_back(
+        "--mtp-num-layers: needs layers of one kind; leave it or --hybrid-layer-pattern away");
+  }
+  if (model.has_layers("E") && !model.moe.any()) {
+    out.push_back("--hybrid-layer-pattern: E has experts; give --num-experts");
+  }
+  if ((model.has_mamba() || model.has_delta()) && !model.causal) {
+    out.push_back(concat("--hybrid-layer-pattern: ", model.has_mamba() ? "Mamba" : "gated delta",
+                         " layers are causal; leave --no-causal away"));
+  }
+  if (model.has_delta()) {
+    for (std::string& problem : model.delta.problems()) out.push_back(std::move(problem));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> ModelConfig::problems() const {
@@ -223,7 +261,11 @@ std::vector<std::string> ModelConfig::problems() const {
         "--position-embedding-type rope");
   }
   limit("--num-attention-heads", num_attention_heads, kHeadLimit);
-  if (hidden_size > 0 && num_attention_heads > 0) {
+  check_pattern(*this, out);
+  if (has_mamba() && hidden_size > 0) {
+    for (std::string& problem : mamba.problems(hidden_size)) out.push_back(std::move(problem));
+  }
+  if (hidden_size > 0 && num_attention_heads > 0 && has_attention()) {
     if (multi_latent_attention) {
       check_latent(*this, out);
     } else {

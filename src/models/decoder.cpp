@@ -14,11 +14,36 @@
 
 namespace bev {
 
+namespace {
+const MixerType* mixer_of(const ModelConfig& config, char kind) {
+  switch (kind) {
+    case 'M':
+    case 'm':
+      return &kMambaMixer;
+    case 'p':
+      return &kParallelMambaMixer;
+    case 'G':
+    case 'g':
+      return &kGatedDeltaMixer;
+    case '-':
+    case 'E':
+      return nullptr;
+    default:
+      return config.multi_latent_attention ? &kLatentAttentionMixer : &kAttentionMixer;
+  }
+}
+
+FeedForwardKind feed_forward_of(const ModelConfig& config, std::int64_t number) {
+  const char kind = config.layer_kind(number);
+  if (kind == 'M' || kind == 'G' || kind == '*') return FeedForwardKind::kNone;
+  return config.has_experts(number) ? FeedForwardKind::kExperts : FeedForwardKind::kDense;
+}
+}  // namespace
+
 LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number) {
   LayerSpec spec;
-  spec.mixer = config.multi_latent_attention ? &kLatentAttentionMixer : &kAttentionMixer;
-  spec.feed_forward =
-      config.has_experts(number) ? FeedForwardKind::kExperts : FeedForwardKind::kDense;
+  spec.mixer = mixer_of(config, config.layer_kind(number));
+  spec.feed_forward = feed_forward_of(config, number);
   spec.norms = config.norm_placement;
   spec.parallel_residual = config.parallel_residual;
   spec.residual_multiplier = config.residual_multiplier;
@@ -282,7 +307,7 @@ void Decoder::add_depths(Context& ctx, const MicroBatch& batch, std::span<const 
 
 std::vector<StateSpec> Decoder::states(const Context& ctx) const {
   std::vector<StateSpec> list;
-  for (const auto& layer : layers_) list.push_back(layer->mixer().state(ctx));
+  for (const auto& layer : layers_) list.push_back(layer->state(ctx));
   return list;
 }
 

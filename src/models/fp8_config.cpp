@@ -115,6 +115,27 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
       check_multiple("--hidden-size", "experts rows", model.hidden_size, 1, kScaleBlock);
     }
   }
+  if (model.has_delta()) {
+    const DeltaConfig& delta = model.delta;
+    const std::int64_t values = delta.value_columns(), gates = 2 * delta.num_value_heads;
+    check("--linear-value-head-dim", "values", values, tp);
+    // As below: rows of different kinds in one block would be cut apart.
+    if (scaling() == Fp8Scaling::kBlockwise && tp > 1) {
+      check("--linear-key-head-dim", "keys", delta.key_columns(), tp);
+      check("--linear-num-value-heads", "decays", delta.num_value_heads, tp);
+    } else {
+      check("--linear-num-value-heads", "rows of a gated delta layer",
+            delta.conv_columns() + values + gates, tp);
+    }
+  }
+  if (model.has_mamba()) {
+    const MambaConfig& mamba = model.mamba;
+    const std::int64_t count = mamba.heads(model.hidden_size), width = count * mamba.head_dim;
+    check("--mamba-num-heads", "heads", width, tp);
+    check("--mamba-num-heads", "z, x, B, C and dt",
+          2 * width + 2 * mamba.num_groups * mamba.state_dim + count, tp);
+  }
+  if (!model.has_attention()) return out;
   if (model.multi_latent_attention) {
     std::int64_t count = model.num_attention_heads, rope = model.qk_pos_emb_head_dim;
     check("--q-lora-rank", "latents", model.q_lora_rank, 1);

@@ -22,6 +22,8 @@ MlpOptions mlp_options(const ModelConfig& config, const BuildOptions& build) {
                   config.gated,
                   build.recompute.activations,
                   {config.activation_clamp, config.glu_linear_offset}};
+  o.gate_multiplier = config.mlp_gate_multiplier;
+  o.out_multiplier = config.mlp_multiplier;
   o.bias = config.has_mlp_bias();
   o.init_std = config.init_method_std;
   o.down_init_std = output_std(config);
@@ -65,7 +67,7 @@ MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
 }  // namespace
 
 double output_std(const ModelConfig& config) {
-  return config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
+  return config.init_method_std / std::sqrt(static_cast<double>(config.residual_branches()));
 }
 
 void set_unit(std::span<Param* const> params, const std::string& unit) {
@@ -85,15 +87,16 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std
       parallel_residual_(spec.parallel_residual),
       residual_multiplier_(spec.residual_multiplier),
       hidden_dropout_(config.hidden_dropout),
-      recompute_(options.recompute),
-      mixer_(
-          spec.mixer->make(concat(name, ".", spec.mixer->module), config, spec, number, options)) {
+      recompute_(options.recompute) {
+  if (spec.mixer != nullptr) {
+    mixer_ = spec.mixer->make(concat(name, ".", spec.mixer->module), config, spec, number, options);
+  }
   auto add_norm = [&](std::optional<Norm>& to, const char* part) {
     to = make_norm(name + part, config.hidden_size, norm_options(config));
   };
   bool feeds = spec.feed_forward != FeedForwardKind::kNone;
   const bool post = spec.norms == NormPlacement::kPost;
-  if (!post) add_norm(input_norm_, ".input_layernorm");
+  if (!post && mixer_) add_norm(input_norm_, ".input_layernorm");
   if (feeds && !post && spec.norms != NormPlacement::kShared) {
     add_norm(mlp_norm_, ".pre_mlp_layernorm");
   }
@@ -112,12 +115,13 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std
   std::vector<Param*> all, mixing;
   params(all);
   set_unit(all, name);
+  if (!mixer_) return;
   mixer_->params(mixing);
   if (!spec.mixer->fsdp_unit.empty()) set_unit(mixing, concat(name, ".", spec.mixer->fsdp_unit));
 }
 
 void DecoderLayer::linears(std::vector<Linear*>& list) {
-  mixer_->linears(list);
+  if (mixer_) mixer_->linears(list);
   if (mlp_) mlp_->linears(list);
   if (moe_ && moe_->shared) moe_->shared->linears(list);
 }
@@ -174,7 +178,8 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
   // and recomputed parts read the plain tensor, so they are excluded. Only with blockwise scales:
   // with one scale per tensor, materialising was measured to be faster.
   bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.wgrad && !adapted;
-  const bool shared = input_norm_ && !mlp_norm_;  // also read by the MLP
+  // Also read by the MLP.
+  const bool shared = input_norm_ && !mlp_norm_ && (mlp_ || moe_);
   if (input_norm_) input_norm_->unwritten = rounds && (!shared || (mlp_ && !recompute_.mlp));
   if (mlp_norm_) mlp_norm_->unwritten = rounds && mlp_ && !recompute_.mlp;
   for (Mlp* mlp : mlps) mlp->options.activation.unwritten = rounds;
@@ -182,7 +187,7 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
 
 void DecoderLayer::params(std::vector<Param*>& list) {
   if (input_norm_) input_norm_->params(list);
-  mixer_->params(list);
+  if (mixer_) mixer_->params(list);
   if (post_attention_norm_) post_attention_norm_->params(list);
   if (mlp_norm_) mlp_norm_->params(list);
   if (moe_) moe_->params(list);
@@ -216,6 +221,10 @@ Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerI
 Var DecoderLayer::forward(Context& ctx, const Var& x, const LayerInput& input) const {
   ctx.layer = number_;
   const bool feeds = mlp_ || moe_;
+  if (!mixer_) {
+    Var alone = norm(ctx, x, mlp_norm_->spec(recompute_.norms));
+    return add(ctx, x, feed_forward(ctx, alone, input));
+  }
   Var normalised = input_norm_ ? norm(ctx, x, input_norm_->spec(recompute_.norms)) : x;
   if (parallel_residual_ && feeds) {
     Var mixed = mix(ctx, normalised, input);

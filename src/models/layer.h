@@ -25,7 +25,10 @@ class DecoderLayer {
 
   void params(std::vector<Param*>& list);
   std::int64_t number() const { return number_; }
-  const Mixer& mixer() const { return *mixer_; }
+  // Nothing for a layer without a mixer.
+  StateSpec state(const Context& ctx) const {
+    return mixer_ != nullptr ? mixer_->state(ctx) : StateSpec{};
+  }
   // x [T, H] -> [T, H]
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const;
 
@@ -43,7 +46,7 @@ class DecoderLayer {
   double hidden_dropout_;
   RecomputePolicy recompute_;
   std::optional<Norm> input_norm_;
-  std::unique_ptr<Mixer> mixer_;
+  std::unique_ptr<Mixer> mixer_;  // null: the layer has a feed-forward part alone
   std::optional<Norm> mlp_norm_;  // none where the MLP reads what the mixer does, or its sum
   std::optional<Norm> post_attention_norm_, post_mlp_norm_;
   std::optional<Mlp> mlp_;  // at most one of the two

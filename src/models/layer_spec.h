@@ -33,15 +33,19 @@ struct MixerType {
   // Name of the FSDP unit of its parameters below the layer, which ZeRO-3 gathers and frees
   // together; "": the unit of the layer.
   std::string_view fsdp_unit = "";
+  bool recurrent = false;  // keeps a state of constant size of each sequence
 };
 extern const MixerType kAttentionMixer;        // multi-head, grouped-query (GQA) or multi-query
 extern const MixerType kLatentAttentionMixer;  // multi-head latent attention (MLA)
+extern const MixerType kMambaMixer;            // Mamba-2
+extern const MixerType kParallelMambaMixer;    // Mamba-2 and attention, added
+extern const MixerType kGatedDeltaMixer;       // gated delta rule (Gated DeltaNet)
 
 enum class FeedForwardKind : std::uint8_t { kNone, kDense, kExperts };
 std::string_view name_of(FeedForwardKind kind);
 
 struct LayerSpec {
-  const MixerType* mixer = &kAttentionMixer;
+  const MixerType* mixer = &kAttentionMixer;  // nullptr: the layer has a feed-forward part alone
   FeedForwardKind feed_forward = FeedForwardKind::kDense;
   NormPlacement norms = NormPlacement::kPre;
   bool parallel_residual = false;  // mixer and feed-forward read the same input

@@ -298,6 +298,7 @@ std::vector<AdaptedModule> LoraRules::find(const Param& weight) const {
     std::optional<AdaptedModule> module = make_module(weight, {row, row + rows}, std::move(names));
     row += rows;
     if (!module) continue;
+    module->order = order_of_rows(mapping, row - rows, row);
     BEV_CHECK(modules.empty() || !modules.front().all_experts, ErrorKind::kConfig,
               "--lora-target-parameters: ", modules.front().names.front(),
               " has an adapter by --lora-target-modules too; keep one");

@@ -21,6 +21,7 @@ struct AdaptedModule {
   LowRankSpec spec;
   std::vector<std::string> names;  // one; for the linear layers of experts one per expert
   WeightKind kind = WeightKind::kPlain;
+  std::vector<MovedRows> order = {};  // of the module's rows; empty: as they are
   bool all_experts = false;  // one parameter with the weights of all experts (target_parameters)
 };
 

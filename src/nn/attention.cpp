@@ -1,6 +1,8 @@
 #include "nn/attention.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include "autograd/offload.h"
 #include "autograd/recompute.h"
@@ -8,6 +10,8 @@
 #include "ops/attention/ring_attention.h"
 #include "ops/attention/ulysses_attention.h"
 #include "ops/parallel_linear.h"
+#include "ops/recurrent/columns.h"
+#include "ops/sigmoid_gate.h"
 
 namespace bev {
 
@@ -113,14 +117,26 @@ Var CoreAttention::forward(Context& ctx, const Var& rows, const SequenceLayout& 
   return out;
 }
 
+namespace {
+// Parts of the rows that the input is projected to.
+std::vector<std::int64_t> row_parts(const AttentionOptions& o) {
+  std::vector<std::int64_t> parts;
+  if (o.output_gate) parts.push_back(o.heads * o.v_head_size);
+  parts.insert(parts.end(),
+               {o.heads * o.head_size, o.kv_heads * o.head_size, o.kv_heads * o.v_head_size});
+  return parts;
+}
+
+Linear make_qkv(const std::string& name, const AttentionOptions& o) {
+  std::vector<std::int64_t> parts = row_parts(o);
+  const std::int64_t rows = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  return column_linear({name + ".linear_qkv", rows, o.hidden_size, o.qkv_bias, o.init_std}, parts);
+}
+}  // namespace
+
 SelfAttention::SelfAttention(const std::string& name, const AttentionOptions& o)
     : core(name, o),
-      qkv(column_linear(
-          {name + ".linear_qkv",
-           o.heads * o.head_size + o.kv_heads * (o.head_size + core.options.v_head_size),
-           o.hidden_size, o.qkv_bias, o.init_std},
-          {o.heads * o.head_size, o.kv_heads * o.head_size,
-           o.kv_heads * core.options.v_head_size})),
+      qkv(make_qkv(name, core.options)),
       proj(row_linear({name + ".linear_proj", o.hidden_size, o.heads * core.options.v_head_size,
                        o.proj_bias, o.proj_init_std})) {
   qkv.weight.fused = true;
@@ -158,11 +174,9 @@ Var SelfAttention::normalise(Context& ctx, const Var& rows, const AttentionSpec&
   return head_norm(ctx, rows, spec);
 }
 
-Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) const {
+Var SelfAttention::prepare(Context& ctx, Var rows, const LayerInput& input,
+                           const AttentionSpec& here) const {
   const AttentionOptions& o = core.options;
-  AttentionSpec here = core.spec(ctx);
-  OffloadScope qkv_part(ctx, OffloadPart::kQkvLinear, x);
-  Var rows = qkv_part.without(qkv.enter(ctx, x, input.layout->tokens, o.tensor_parallel));
   if (o.qk_norm && o.qk_norm_kind == QkNorm::kWidth) {
     // Before keys are shared: each rank normalises its own columns.
     rows = width_norm(ctx, rows,
@@ -182,9 +196,27 @@ Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) 
       o.qk_norm_kind == QkNorm::kHeadAfterRope || o.qk_norm_kind == QkNorm::kUnitAfterRope;
   if (o.qk_norm && after && !table.empty()) rows = normalise(ctx, rows, here);
   if (o.scaled_queries) rows = rope(ctx, rows, {input.query_scale, here.q_heads, o.head_size});
+  return rows;
+}
+
+Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) const {
+  const AttentionOptions& o = core.options;
+  AttentionSpec here = core.spec(ctx);
+  OffloadScope qkv_part(ctx, OffloadPart::kQkvLinear, x);
+  Var rows = qkv_part.without(qkv.enter(ctx, x, input.layout->tokens, o.tensor_parallel));
+  Var gate;
+  if (o.output_gate) {
+    const std::array<std::int64_t, 2> parts = {here.out_columns(),
+                                               rows.shape()[1] - here.out_columns()};
+    std::vector<Var> split = split_columns(ctx, rows, parts);
+    gate = std::move(split[0]);
+    rows = std::move(split[1]);
+  }
+  rows = prepare(ctx, std::move(rows), input, here);
   Var heads = input.decode != nullptr
                   ? cached_attention(ctx, rows, input.state->kv, *input.decode, here)
                   : core.forward(ctx, rows, *input.layout, here);
+  if (o.output_gate) heads = sigmoid_gate(ctx, heads, gate);
   OffloadScope proj_part(ctx, OffloadPart::kAttnProj, heads);
   return proj_part.without(proj.leave(ctx, heads, o.tensor_parallel));
 }

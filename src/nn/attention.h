@@ -1,5 +1,6 @@
-// Multi-head and grouped-query self-attention (MHA, GQA, MQA): fused QKV projection, optional QK
-// norm, RoPE, attention, output projection. Core attention handles context parallelism.
+// Multi-head and grouped-query self-attention (MHA, GQA, MQA): fused QKV projection (gate | q | k |
+// v with a gate of the output), optional QK norm, RoPE, attention, output projection. Core
+// attention handles context parallelism.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,7 @@ struct AttentionOptions {
   RopeKind rope = RopeKind::kGlobal;
   bool rotary_interleaved = false;
   bool scaled_queries = false;  // by LayerInput::query_scale
+  bool output_gate = false;     // outputs of heads times the sigmoid of a projection of the input
   double init_std = 0.02, proj_init_std = 0.02;
   bool recompute_core = false;
   ContextExchange context = ContextExchange::kRing;
@@ -85,6 +87,8 @@ class SelfAttention final : public Mixer {
 
  private:
   Var normalise(Context& ctx, const Var& rows, const AttentionSpec& here) const;
+  // Normalised and rotated rows q | k | v.
+  Var prepare(Context& ctx, Var rows, const LayerInput& input, const AttentionSpec& here) const;
 };
 
 }  // namespace bev

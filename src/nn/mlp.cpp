@@ -1,9 +1,11 @@
 #include "nn/mlp.h"
 
+#include <array>
 #include <cmath>
 
 #include "autograd/offload.h"
 #include "base/text.h"
+#include "ops/recurrent/columns.h"
 #include "ops/xielu.h"
 
 namespace bev {
@@ -52,12 +54,18 @@ Var Mlp::forward(Context& ctx, const Var& x, std::int64_t tokens) const {
   const TensorParallel& tp = options.tensor_parallel;
   OffloadScope fc1_part(ctx, OffloadPart::kMlpFc1, x);
   Var up = fc1_part.without(fc1.enter(ctx, x, tokens, tp));
+  if (options.gate_multiplier != 1) {
+    const std::int64_t inner_size = up.shape()[1] / 2;
+    up = scale_column_parts(ctx, up, std::array{inner_size, inner_size},
+                            std::array{options.gate_multiplier, 1.0});
+  }
   mark_kept(ctx, OffloadPart::kMlpAct, up);
   Var inner =
       xielu ? bev::xielu(ctx, up, {&xielu->alpha_p, &xielu->alpha_n, &xielu->beta, &xielu->eps})
             : activation(ctx, up, options.activation);
   OffloadScope fc2_part(ctx, OffloadPart::kMlpFc2, inner);
-  return fc2_part.without(fc2.leave(ctx, inner, tp));
+  Var out = fc2_part.without(fc2.leave(ctx, inner, tp));
+  return options.out_multiplier != 1 ? scaled(ctx, out, options.out_multiplier) : out;
 }
 
 }  // namespace bev

@@ -14,6 +14,8 @@ namespace bev {
 struct MlpOptions {
   std::int64_t hidden_size = 0, ffn_size = 0;
   ActivationSpec activation = {};
+  double gate_multiplier = 1;  // gated: of the gate before the activation
+  double out_multiplier = 1;
   bool bias = false;
   double init_std = 0.02, down_init_std = 0.02;
   TensorParallel tensor_parallel = {};

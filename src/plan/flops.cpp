@@ -37,7 +37,7 @@ double feed_forward_flops(const ModelConfig& model, FeedForwardKind kind) {
 
 // Forward FLOPs of a whole sequence.
 double layer_flops(const ModelConfig& model, const LayerSpec& layer, std::int64_t length) {
-  MixerFlops mixer = layer.mixer->flops(model, layer);
+  MixerFlops mixer = layer.mixer != nullptr ? layer.mixer->flops(model, layer) : MixerFlops{};
   double each = mixer.per_token + feed_forward_flops(model, layer.feed_forward);
   return each * static_cast<double>(length) +
          mixer.per_pair * visible_pairs(length, layer.attention);
@@ -87,6 +87,26 @@ double projection_weights(const FlopSizes& sizes) {
   return queries + kv_latent * (h + nope + v + 1.0) + h * rope + v * h;
 }
 
+// Weights of a Mamba-2 layer, and its scan as as many; the inner width is always twice the hidden
+// size.
+double mamba_weights(const FlopSizes& sizes) {
+  auto h = static_cast<double>(sizes.hidden);
+  auto state = static_cast<double>(sizes.mamba_state);
+  double columns = 4.0 * h + 2.0 * static_cast<double>(sizes.mamba_groups) * state +
+                   static_cast<double>(sizes.mamba_heads);
+  return h * columns + 7.0 * h * state + 2.0 * h * h;
+}
+
+// Weights of a gated delta layer, and its convolution and rule as as many.
+double delta_weights(const FlopSizes& sizes) {
+  auto h = static_cast<double>(sizes.hidden), keys = static_cast<double>(sizes.delta_key_columns);
+  auto heads = static_cast<double>(sizes.delta_value_heads);
+  auto size = static_cast<double>(sizes.delta_value_size), values = heads * size;
+  return h * (2 * keys + 2 * values + 2 * heads) +
+         static_cast<double>(sizes.delta_conv) * (2 * keys + values) + 4 * values * size +
+         h * values;
+}
+
 }  // namespace
 
 double megatron_flops(const FlopSizes& sizes, const FlopTokens& batch) {
@@ -94,7 +114,8 @@ double megatron_flops(const FlopSizes& sizes, const FlopTokens& batch) {
   constexpr double kPerWeight = 6.0;
   auto h = static_cast<double>(sizes.hidden);
   auto q = static_cast<double>(sizes.heads * sizes.head_size);
-  auto layers = static_cast<double>(sizes.dense_layers + sizes.moe_layers);
+  auto layers = static_cast<double>(
+      sizes.attention_layers >= 0 ? sizes.attention_layers : sizes.dense_layers + sizes.moe_layers);
   auto mtp = static_cast<double>(sizes.mtp_layers);
 
   auto ffn =
@@ -108,8 +129,11 @@ double megatron_flops(const FlopSizes& sizes, const FlopTokens& batch) {
   double width =
       sizes.latent_attention ? (q + static_cast<double>(sizes.heads * sizes.v_head_size)) / 2.0 : q;
   double core_attention = batch.sum_of_squares * width * layers;
-  return kPerWeight * (static_cast<double>(batch.tokens) * (mlp + projections + mtp_glue + logits) +
-                       core_attention);
+  double recurrent = static_cast<double>(sizes.mamba_layers) * mamba_weights(sizes) +
+                     static_cast<double>(sizes.delta_layers) * delta_weights(sizes);
+  return kPerWeight *
+         (static_cast<double>(batch.tokens) * (mlp + projections + recurrent + mtp_glue + logits) +
+          core_attention);
 }
 
 double tflops_per_device(double flops, double seconds, std::int64_t world_size) {
@@ -124,10 +148,24 @@ FlopSizes flop_sizes(const ModelConfig& model) {
   sizes.head_size = model.head_size();
   sizes.vocab = model.vocab_size;
   std::vector<LayerSpec> layers = layer_specs(model);
+  std::int64_t attention = 0;
   for (std::int64_t i = 0; i < std::ssize(layers) + model.mtp_num_layers; ++i) {
-    FeedForwardKind kind = spec_of(layers, i).feed_forward;
-    ++(kind == FeedForwardKind::kExperts ? sizes.moe_layers : sizes.dense_layers);
+    const LayerSpec& layer = spec_of(layers, i);
+    if (layer.feed_forward == FeedForwardKind::kExperts) ++sizes.moe_layers;
+    if (layer.feed_forward == FeedForwardKind::kDense) ++sizes.dense_layers;
+    const bool both = layer.mixer == &kParallelMambaMixer;
+    if (layer.mixer == &kMambaMixer || both) ++sizes.mamba_layers;
+    if (layer.mixer == &kGatedDeltaMixer) ++sizes.delta_layers;
+    if (layer.mixer != nullptr && (both || !layer.mixer->recurrent)) ++attention;
   }
+  if (!model.hybrid_layer_pattern.empty()) sizes.attention_layers = attention;
+  sizes.mamba_heads = model.mamba.heads(model.hidden_size);
+  sizes.mamba_groups = model.mamba.num_groups;
+  sizes.mamba_state = model.mamba.state_dim;
+  sizes.delta_key_columns = model.delta.key_columns();
+  sizes.delta_value_heads = model.delta.num_value_heads;
+  sizes.delta_value_size = model.delta.value_head_dim;
+  sizes.delta_conv = model.delta.conv_kernel;
   sizes.mtp_layers = model.mtp_num_layers;
   sizes.moe_ffn = model.expert_ffn_size();
   sizes.moe_topk = model.moe.topk;

@@ -31,6 +31,11 @@ struct FlopSizes {
   std::int64_t moe_topk = 0;
   std::int64_t shared_ffn = 0;  // of all shared experts
   std::int64_t mtp_layers = 0;
+  std::int64_t attention_layers = -1;  // -1: as many as with an MLP or experts
+  std::int64_t mamba_layers = 0;
+  std::int64_t mamba_heads = 0, mamba_groups = 0, mamba_state = 0;
+  std::int64_t delta_layers = 0;  // of the gated delta rule
+  std::int64_t delta_key_columns = 0, delta_value_heads = 0, delta_value_size = 0, delta_conv = 0;
   bool latent_attention = false;  // MLA; the fields below apply to it
   std::int64_t q_latent = 0;      // 0: no latent of the queries
   std::int64_t kv_latent = 0;

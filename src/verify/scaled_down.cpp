@@ -20,6 +20,29 @@ std::vector<std::int64_t> first_layers(std::vector<std::int64_t> layers, std::in
   return layers;
 }
 
+// The kinds of the first layers; those that are not among them take the places of repeated ones.
+std::string first_kinds(const std::string& pattern, std::int64_t count) {
+  std::string kinds = pattern.substr(0, static_cast<std::size_t>(count));
+  for (char kind : pattern) {
+    if (kinds.find(kind) != kinds.npos) continue;
+    auto repeated = std::find_if(kinds.rbegin(), kinds.rend(),
+                                 [&](char one) { return std::ranges::count(kinds, one) > 1; });
+    if (repeated != kinds.rend()) *repeated = kind;
+  }
+  return kinds;
+}
+
+// A few small heads, shared as the model's are.
+DeltaConfig few_heads(const DeltaConfig& delta, std::int64_t tp) {
+  DeltaConfig few = delta;
+  const std::int64_t shared = delta.num_value_heads / delta.num_key_heads;
+  few.num_key_heads = tp * std::clamp<std::int64_t>(delta.num_key_heads / tp, 1, 2);
+  few.num_value_heads = few.num_key_heads * std::min<std::int64_t>(shared, 2);
+  few.key_head_dim = std::min<std::int64_t>(delta.key_head_dim, 5);
+  few.value_head_dim = std::min<std::int64_t>(delta.value_head_dim, 6);
+  return few;
+}
+
 // Parts that heads are split into: over tp, and over the Ulysses ranks of cp.
 std::int64_t head_parts(const ParallelConfig& layout) {
   std::int64_t parts = layout.tensor_model_parallel_size;
@@ -100,6 +123,8 @@ ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConf
   small.max_position_embeddings = std::min<std::int64_t>(model.max_position_embeddings, 64);
   if (small.window_size > 0) small.window_size = std::min<std::int64_t>(model.window_size, 5);
   small.window_layers = first_layers(model.window_layers, small.num_layers);
+  small.hybrid_layer_pattern = first_kinds(model.hybrid_layer_pattern, small.num_layers);
+  if (model.has_delta()) small.delta = few_heads(model.delta, tp);
   small.softmax_scale = 0;
   small.rope_scaling = {};
   small.init_method_std = 0.2;

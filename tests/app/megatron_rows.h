@@ -24,6 +24,9 @@ inline constexpr std::string_view kIndexer =
     "--multi-latent-attention --q-lora-rank 16 --position-embedding-type rope "
     "--dsa-indexer-topk 64";
 inline constexpr std::string_view kFp8 = "--bf16 --fp8-format hybrid";
+inline constexpr std::string_view kHybrid = "--hybrid-layer-pattern M*M- --mamba-head-dim 8";
+inline constexpr std::string_view kDelta =
+    "--hybrid-layer-pattern gagG --linear-num-key-heads 2 --linear-num-value-heads 4";
 inline constexpr std::string_view kMuon = "--optimizer muon";
 inline constexpr std::string_view kMup = "--use-mup --mup-base-hidden-size 32";
 inline constexpr std::string_view kSave = "--save TEMP/run";
@@ -45,6 +48,18 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--ffn-hidden-size 96"},
     {"--num-attention-heads 8"},
     {"--group-query-attention"},
+    {"--hybrid-layer-pattern M*M-", "--mamba-head-dim 8"},
+    {"--hybrid-override-pattern MM*-", "--mamba-head-dim 8"},
+    {"--mamba-state-dim 16", kHybrid},
+    {"--mamba-num-groups 2", kHybrid},
+    {"--mamba-num-heads 8", kHybrid},
+    {"--mamba-head-dim 16", "--hybrid-layer-pattern M*M-"},
+    {"--attention-output-gate"},
+    {"--linear-conv-kernel-dim 3", kDelta},
+    {"--linear-key-head-dim 8", kDelta},
+    {"--linear-value-head-dim 8", kDelta},
+    {"--linear-num-key-heads 4", "--hybrid-layer-pattern gagG --linear-num-value-heads 4"},
+    {"--linear-num-value-heads 8", "--hybrid-layer-pattern gagG --linear-num-key-heads 2"},
     {"--num-query-groups 2"},
     {"--kv-channels 32"},
     {"--vocab-size 256"},

@@ -198,10 +198,13 @@ class Edited {
     node.key() = node.mapped().first.name = to;
     tensors_.insert(std::move(node));
   }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& [name, tensor] : tensors_) all.push_back(name);
+    return all;
+  }
   void strip(const std::string& prefix) {
-    std::vector<std::string> names;
-    for (const auto& [name, tensor] : tensors_) names.push_back(name);
-    for (const std::string& name : names) {
+    for (const std::string& name : names()) {
       if (name.starts_with(prefix)) rename(name, name.substr(prefix.size()));
     }
   }
@@ -250,6 +253,49 @@ TEST(WeightMap, AcceptsTheNamesOfOlderFiles) {
     WeightFiles files = neox.write();
     expect_same_weights(WeightMap(from_hf(golden_config("gpt_neox"))),
                         WeightFiles(folder_of("gpt_neox")), files);
+  }
+}
+
+// All experts of a layer in one tensor, as transformers holds them in memory.
+void join_experts(Edited& files, const std::string& mlp, std::int64_t experts) {
+  std::vector<std::byte> up, down;
+  Shape up_shape, down_shape;
+  for (std::int64_t expert = 0; expert < experts; ++expert) {
+    const std::string name = concat(mlp, "experts.", expert, ".");
+    up_shape = files.spec(name + "gate_proj.weight").shape;
+    down_shape = files.spec(name + "down_proj.weight").shape;
+    for (const char* part : {"gate_proj.weight", "up_proj.weight"}) {
+      const std::vector<std::byte>& bytes = files.bytes(name + part);
+      up.insert(up.end(), bytes.begin(), bytes.end());
+      files.remove(name + part);
+    }
+    const std::vector<std::byte>& bytes = files.bytes(name + "down_proj.weight");
+    down.insert(down.end(), bytes.begin(), bytes.end());
+    files.remove(name + "down_proj.weight");
+  }
+  files.add(mlp + "experts.gate_up_proj", Dtype::kF32, {experts, 2 * up_shape[0], up_shape[1]}, up);
+  files.add(mlp + "experts.down_proj", Dtype::kF32, {experts, down_shape[0], down_shape[1]}, down);
+}
+
+// Files of a model with a vision tower and multi-token prediction.
+TEST(WeightMap, ReadsTheTextModelBesideAVisionTower) {
+  for (const char* name : {"qwen3_5", "qwen3_5_moe"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig model = from_hf(golden_config(name));
+    Edited files(name);
+    for (std::int64_t layer = 0; layer < (model.moe.any() ? model.num_layers : 0); ++layer) {
+      join_experts(files, concat("model.layers.", layer, ".mlp."), model.moe.num_experts);
+    }
+    for (const std::string& tensor : files.names()) {
+      const std::string head = "model.";
+      if (!tensor.starts_with(head)) continue;
+      files.rename(tensor, "model.language_model." + tensor.substr(head.size()));
+    }
+    for (const char* more : {"model.visual.patch_embed.proj.weight", "mtp.fc.weight"}) {
+      files.add(more, Dtype::kF32, {2}, std::vector<std::byte>(8));
+    }
+    const WeightFiles written = files.write();
+    expect_same_weights(WeightMap(model), WeightFiles(folder_of(name)), written);
   }
 }
 

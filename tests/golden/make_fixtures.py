@@ -29,6 +29,30 @@ VERSIONS = {"torch": torch.__version__.split("+")[0], "transformers": transforme
 IGNORED = -100
 
 
+# Computed in float64, whatever dtype transformers casts to inside: normalised heads of few dims and strong decays
+# amplify what float32 rounds.
+WIDE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+
+
+class WideTorch:
+    """torch with float64 in place of float32."""
+
+    float = float32 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+def widen(model):
+    sys.modules[type(model).__module__].torch = WideTorch()
+    torch.Tensor.float = torch.Tensor.double
+    return model.double()
+
+
+def narrow(tensors):
+    return {n: t.to(torch.float32) if t.dtype == torch.float64 else t for n, t in tensors.items()}
+
+
 class Rejected(Exception):
     """This seed's model is not a good fixture."""
 
@@ -41,17 +65,31 @@ def require(condition, text):
 def make_model(model_type, config):
     config = AutoConfig.for_model(model_type, **copy.deepcopy(config))
     eager = dict(attn_implementation="eager", experts_implementation="eager")
-    return AutoModelForCausalLM.from_config(config, **eager).float().eval()
+    model = AutoModelForCausalLM.from_config(config, **eager).eval()
+    return widen(model) if model_type in WIDE else model.to(torch.float32)
 
 
 @torch.no_grad()
 def randomise(model, gain, generator):
     """Every parameter random: no ones in norms, no zeros in biases."""
     # norms multiply by 1 + w
-    centred_at_zero = model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron")
+    centred_at_zero = model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron") + WIDE
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
-        if name.endswith(("wte.weight", "wpe.weight", "embed_tokens.weight", "embed_in.weight")):
+        wide = model.config.model_type in WIDE
+        if wide and name.endswith("A_log"):  # some heads forget within a few tokens, some hardly at all
+            noise = 1.2 * noise - 1.0
+        elif wide and name.endswith("dt_bias"):
+            noise *= 0.2
+        elif wide and name.endswith("conv1d.weight"):
+            noise *= 0.5
+        elif name.endswith("A_log"):  # states that remember some tokens
+            noise = 0.6 * noise - 0.5
+        elif name.endswith("dt_bias"):
+            noise = 0.7 * noise - 1.0
+        elif name.endswith("conv1d.weight"):
+            noise *= 0.6
+        elif name.endswith(("wte.weight", "wpe.weight", "embed_tokens.weight", "embed_in.weight", "embeddings.weight")):
             noise *= 0.35
         elif p.ndim >= 2:
             conv1d = model.config.model_type == "gpt2" and "lm_head" not in name
@@ -59,7 +97,8 @@ def randomise(model, gain, generator):
         elif name.endswith("bias"):
             noise *= 0.2
         else:
-            noise = 0.25 * noise + (0.0 if centred_at_zero else 1.0)
+            plain = name.endswith("linear_attn.norm.weight")
+            noise = 0.25 * noise + (0.0 if centred_at_zero and not plain else 1.0)
         p.copy_(noise)
     for name, b in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
@@ -161,6 +200,22 @@ def train(model, batches, options):
     return losses, norms
 
 
+@torch.no_grad()
+def shake(model, generator):
+    """The model with weights moved as much as float32 rounds them."""
+    shaken = copy.deepcopy(model)
+    for p in shaken.parameters():
+        p.mul_(1 + 1e-7 * torch.randn(p.shape, generator=generator))
+    return shaken
+
+
+def check_steps(shaken, steps):
+    """Steps that rounding of weights moves say nothing about another program."""
+    apart = max(abs(a - b) for a, b in zip(shaken[0], steps[0]))
+    norms = max(abs(a / b - 1) for a, b in zip(shaken[1], steps[1]))
+    require(apart < 3e-5 and norms < 6e-5, f"rounded weights move losses by {apart:.1e}, norms by {norms:.1e}")
+
+
 def cache_safe(config, prompt_length):
     """False where the rotary frequencies change while decoding: keys cached earlier would be stale."""
     parameters = getattr(config, "rope_parameters", None) or {}
@@ -222,7 +277,19 @@ def check(tensors, flat):
 def config_v4(config):
     """The same model as transformers 4.x wrote it: RoPE settings at the top level, torch_dtype."""
     out = {k: v for k, v in config.items() if k not in ("rope_parameters", "dtype", "layer_types", "is_decoder")}
+    if config["model_type"] == "qwen3_next":
+        out["layer_types"] = config["layer_types"]
     out |= {"torch_dtype": config["dtype"], "transformers_version": "4.57.6"}
+    if "time_step_limit" in out:
+        out["time_step_limit"] = [0.0, math.inf]
+    if "layers_block_type" in out:
+        letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+        out["hybrid_override_pattern"] = "".join(letters[kind] for kind in out.pop("layers_block_type"))
+    if config["model_type"] == "granitemoehybrid":
+        old = {"linear_attention": "mamba", "full_attention": "attention"}
+        out["layer_types"] = [old[kind] for kind in config["layer_types"]]
+    if "rope_parameters" not in config:
+        return dict(sorted(out.items()))
     parameters = copy.deepcopy(config["rope_parameters"])
     if config["model_type"] == "olmo3":
         parameters = parameters["full_attention"]
@@ -267,7 +334,7 @@ def build(spec, seed, folder):
     tensors, expected = measure(model, tokens)
     check(tensors, spec.flat)
     moved = contrast(spec, model, tokens["input_ids"], tensors["logits"])
-    model.save_pretrained(folder)
+    copy.deepcopy(model).to(torch.float32).save_pretrained(folder)
     for file in folder.iterdir():
         if file.name not in ("config.json", "model.safetensors"):
             file.unlink()
@@ -275,7 +342,7 @@ def build(spec, seed, folder):
     assert {"grad." + n for n in stored} | {"logits"} == set(tensors), "names differ from the stored ones"
     write_json(folder / "tokens.json", tokens)
     write_json(folder / "token_batches.json", {"batches": batches})
-    save_file(tensors, folder / "expected.safetensors")
+    save_file(narrow(tensors), folder / "expected.safetensors")
     if ragged_ids:
         ragged = {"input_ids": ragged_ids, "labels": mask_labels(ragged_ids, generator)}
         ragged_tensors, ragged_expected = measure_ragged(model, ragged)
@@ -288,7 +355,10 @@ def build(spec, seed, folder):
 
     greedy = decode(model, prompts)
     options = ADAMW | spec.adamw
+    shaken = shake(model, generator) if spec.model_type in WIDE else None
     losses, norms = train(model, batches, options)  # last: it changes the weights
+    if shaken is not None:
+        check_steps(train(shaken, batches, options), (losses, norms))
     expected |= {"adamw": options | {"losses": losses, "grad_norms": norms}, "greedy": greedy, "versions": VERSIONS}
     write_json(folder / "expected.json", expected, indent=1)
     return expected, tensors["logits"], moved

@@ -122,6 +122,10 @@ class GoldenModel : public testing::TestWithParam<GoldenCase> {
  protected:
   void SetUp() override {
     if (test::find_device(GetParam().device) == nullptr) GTEST_SKIP() << "no such device";
+    const ModelConfig model = read_hf_config(folder());
+    const bool recurrent = model.has_mamba() || model.has_delta();
+    if (recurrent && GetParam().device == test::TestDevice::kCuda)
+      GTEST_SKIP() << "on the CPU only";
   }
   const Kernels& kernels() const { return *test::find_device(GetParam().device); }
   std::string folder() const { return folder_of(GetParam().fixture); }
@@ -132,7 +136,10 @@ class GoldenModel : public testing::TestWithParam<GoldenCase> {
 ParallelConfig golden_layout(const ModelConfig& model) {
   ParallelConfig parallel;
   const bool shares = model.kv_heads() % 2 == 0 || model.kv_heads() == 1;
-  const bool splits = model.num_attention_heads % 2 == 0 && shares && model.ffn_size() % 2 == 0;
+  const bool heads = !model.has_attention() || (model.num_attention_heads % 2 == 0 && shares);
+  const bool mambas = !model.has_mamba() || model.mamba.heads(model.hidden_size) % 2 == 0;
+  const bool deltas = !model.has_delta() || model.delta.num_key_heads % 2 == 0;
+  const bool splits = heads && mambas && deltas && model.ffn_size() % 2 == 0;
   parallel.tensor_model_parallel_size = splits ? 2 : 1;
   parallel.sequence_parallel = splits;
   parallel.pipeline_model_parallel_size = model.num_layers > 1 ? 2 : 1;

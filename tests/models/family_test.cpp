@@ -278,6 +278,31 @@ TEST(Family, WindowsThatMakeNoSenseAreErrors) {
   EXPECT_EQ(read_with(kQwen, R"("sliding_window": 8, "max_window_layers": 0)").window_size, 0);
 }
 
+// The text model of a config.json with a vision tower.
+TEST(Family, TextModelsAreReadBesideATower) {
+  const std::string text = R"({"model_type": "qwen3_5_text", "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 97, "linear_num_key_heads": 2,
+      "linear_num_value_heads": 6, "max_position_embeddings": 64, "full_attention_interval": 2,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [1, 1, 0],
+                          "mrope_interleaved": true, "partial_rotary_factor": 0.25})";
+  const ModelConfig alone = from_hf(HfConfig::parse(text + R"(, "tie_word_embeddings": true})"));
+  EXPECT_EQ(alone.hybrid_layer_pattern, "gaga");
+  EXPECT_EQ(alone.delta.num_value_heads, 6);
+  EXPECT_EQ(alone.rotary_percent, 0.25);
+  EXPECT_TRUE(alone.attention_output_gate);
+  EXPECT_FALSE(alone.untie_embeddings_and_output_weights);
+  const ModelConfig beside = from_hf(HfConfig::parse(
+      concat(R"({"model_type": "qwen3_5", "tie_word_embeddings": true, "image_token_id": 90,
+      "vision_config": {"depth": 2}, "text_config": )",
+             text, "}}")));
+  EXPECT_TRUE(differing_fields(alone, beside).empty());
+  const HfConfig other =
+      HfConfig::parse(concat(R"({"model_type": "qwen3_5", "text_config": )", text,
+                             R"(, "layer_types": ["linear_attention", "full_attention"]}})"));
+  expect_error(ErrorKind::kInput, {"layer_types", "4 entries"}, [&] { from_hf(other); });
+}
+
 TEST(Family, UnknownModelTypesListTheKnownOnes) {
   expect_error(ErrorKind::kInput,
                {"config.json: model type 'lama' is not supported", "gpt_neox", "qwen3",

@@ -11,6 +11,18 @@ namespace {
 
 // As published, or as counted by transformers for the published config.json.
 const std::map<std::string, std::int64_t> kParameters = {
+    {"bamba-9b", 9780235392},
+    {"falcon-h1-0.5b", 521411104},
+    {"granite4-h-micro", 3191396096},
+    {"granite4-h-tiny", 6939037248},
+    {"mamba-codestral-7b", 7285403648},
+    {"mamba2-130m", 128989632},
+    {"mamba2-370m", 368346624},
+    {"mamba2-780m", 780161280},
+    {"mamba2-1.3b", 1343757312},
+    {"mamba2-2.7b", 2702599680},
+    {"nemotron-3-nano-30b-a3b", 31577937344},
+    {"nemotron-h-8b", 8100852736},
     {"gpt2-124m", 124439808},
     {"gpt2-medium", 354823168},
     {"gpt2-large", 774030080},

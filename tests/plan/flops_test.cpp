@@ -24,6 +24,18 @@ TEST(MegatronFlops, MatchesHandCount) {
   EXPECT_EQ(megatron_flops(tiny(), unpacked_tokens(1, 4)), 43776);
 }
 
+// Megatron's own number for this pattern: its Mamba layers are twice as wide as the model.
+TEST(MegatronFlops, CountsThePartsOfHybridModels) {
+  ModelConfig model;
+  model.num_layers = 3;
+  model.hidden_size = 256;
+  model.num_attention_heads = 4;
+  model.ffn_hidden_size = 1024;
+  model.vocab_size = 128;
+  model.hybrid_layer_pattern = "M*-";
+  EXPECT_EQ(megatron_flops(flop_sizes(model), unpacked_tokens(2, 4)), 94519296);
+}
+
 TEST(MegatronFlops, PackingOnlyChangesCoreAttention) {
   FlopSizes sizes = tiny();
   sizes.dense_layers = 3;

@@ -525,6 +525,38 @@ std::vector<Case> expert_cases() {
           {"fp8_experts_fixed", rounded(2, 2, Strategy::kOptim)}};
 }
 
+// Layers of the gated delta rule between attention with a gate.
+std::vector<Case> delta_cases() {
+  ModelConfig model = test::tiny_llama();
+  model.num_layers = 4;
+  model.hybrid_layer_pattern = "ggaG";
+  model.num_attention_heads = 4;
+  model.num_query_groups = 2;
+  model.attention_output_gate = model.qk_layernorm = true;
+  model.delta = {.conv_kernel = 4,
+                 .key_head_dim = 24,
+                 .value_head_dim = 20,
+                 .num_key_heads = 2,
+                 .num_value_heads = 4};
+  auto cut = [](MemoryQuery query, std::int64_t cp) {
+    query.parallel.context_parallel_size = cp;
+    query.seq_length = 130;
+    return query;
+  };
+  Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
+  return {
+      {"f32", tiny(model, f32)},
+      {"bf16_tp2", with_layout(tiny(model, bf16), 2, 1, 1)},
+      {"pp2", with_layout(tiny(model, bf16), 1, 2, 1)},
+      {"dp2_zero3", with_layout(tiny(model, bf16), 1, 1, 2, Strategy::kOptimGradsParams)},
+      {"cp2", cut(tiny(model, f32), 2)},
+      {"cp3_recompute", with_recompute(cut(tiny(model, bf16), 3), Recompute::kFull)},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(GatedDelta, MemoryPlanCase, testing::ValuesIn(delta_cases()),
+                         [](const auto& row) { return row.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(Experts, MemoryPlanCase, testing::ValuesIn(expert_cases()),
                          [](const auto& row) { return row.param.name; });
 

@@ -110,7 +110,7 @@ void MemoryStore::add(Param& param, const Mesh& mesh, Dtype dtype, const std::ve
   param.index = static_cast<int>(entries_.size());
   param.local = param.split.local_shape(param.shape, part_of(param.split, mesh));
   Arena& arena = device_.arena;
-  Entry entry{Tensor(arena, dtype, param.local, "weights"),
+  Entry entry{Tensor(arena, param.dtype(dtype), param.local, "weights"),
               Tensor(arena, narrow ? dtype : wide_of(dtype), param.local, "weight gradients"),
               {}};
   device_.upload(entry.value, local);
@@ -188,11 +188,12 @@ Tensor Bench::integers(const std::vector<std::int32_t>& values) {
 }
 
 Param& Bench::param(const std::string& name, const Shape& shape, const Split& split,
-                    const std::vector<double>& local) {
+                    const std::vector<double>& local, ParamFormat format) {
   Param& out = *params.emplace_back(std::make_unique<Param>());
   out.name = name;
   out.shape = shape;
   out.split = split;
+  out.format = format;
   store.add(out, mesh, ctx.dtype, local, narrow_gradients);
   return out;
 }
@@ -291,7 +292,8 @@ void fill_bench(const OpCase& test, const OpValues& values, const OpRunOptions& 
   bench.narrow_gradients = options.narrow_gradients;
   for (std::size_t i = 0; i < test.params.size(); ++i) {
     const OpParam& p = test.params[i];
-    bench.param(concat(test.name, ".", i), p.shape, p.split, values.params[i]).trains =
+    const ParamFormat format = p.wide ? ParamFormat::kF32 : ParamFormat::kModel;
+    bench.param(concat(test.name, ".", i), p.shape, p.split, values.params[i], format).trains =
         chosen(options.trains, i);
   }
   if (test.documents.empty()) return;

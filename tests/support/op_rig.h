@@ -91,7 +91,7 @@ struct Bench {
   Tensor integers(const std::vector<std::int32_t>& values);
   // Owned by the bench; `local` is this rank's shard.
   Param& param(const std::string& name, const Shape& shape, const Split& split,
-               const std::vector<double>& local);
+               const std::vector<double>& local, ParamFormat format = ParamFormat::kModel);
   // Values of a tensor on the bench's device.
   std::vector<double> values(const View& view) const { return device.values(view); }
   void set_loss_factor(double factor);
@@ -128,6 +128,7 @@ struct OpParam {
   Shape shape;
   Split split = {};
   double scale = 1;
+  bool wide = false;  // in the wide dtype of the run
 };
 struct OpOutputs {
   std::vector<Var> vars;

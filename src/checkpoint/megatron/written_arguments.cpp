@@ -28,7 +28,9 @@ constexpr std::string_view kOtherWords =
     "moe-router-group-score-experts num-query-groups vocab-size window-size no-rope-freq "
     "qk-norm-type residual-multiplier add-head-bias query-scaling-beta query-scaling-period "
     "query-scaling-shift query-scaling-all-layers moe-apply-probs-on-input dsa-indexer-topk "
-    "dsa-indexer-n-heads dsa-indexer-head-dim dsa-indexer-shared-layers";
+    "dsa-indexer-n-heads dsa-indexer-head-dim dsa-indexer-shared-layers attention-output-gate "
+    "linear-conv-kernel-dim linear-key-head-dim linear-value-head-dim linear-num-key-heads "
+    "linear-num-value-heads";
 // Fields without effect on what a forward pass gives.
 constexpr std::string_view kWithoutEffect = "model-family pad-token padding-row";
 // Numbers whose 0, or less, is Megatron's None.

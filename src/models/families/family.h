@@ -21,6 +21,9 @@ enum class WeightKind : std::uint8_t {
   kUnitRow,        // [1, N] against our [N]
   kScalar,         // [] against our [1]
   kNeoxQkv,        // rows [N][q, k, v][D] against our q | k | v
+  kGatedQkvRows,   // q with rows [N][q, gate][D], k, v: ours are gate | q | k | v; else kQkvRows
+  kDeltaRows,      // q | k | v, z, b, a of the gated delta rule: ours are q | k | v | z | b | a
+  kDeltaGroups,    // the same with rows [key heads][q, k, v, z] and [key heads][b, a]
   kExperts,        // the sources of each expert, expert after expert
   kExpertColumns,  // all experts in one tensor [E, in, out]; ours is [E, out, in]
   kGateUpColumns,  // the same with interleaved columns of gate and up; also for a bias [E, out]
@@ -53,6 +56,10 @@ struct ModelFamily {
   void (*write)(const ModelConfig&, HfConfig&) = nullptr;
   std::vector<WeightRule> weights;        // including weights that only some configurations have
   std::vector<std::string> ignored = {};  // suffixes of stored names that are no weights
+  // Alternative to weight_prefix in some files.
+  std::string other_prefix = {};
+  // Prefixes of stored names that belong to parts which are not read.
+  std::vector<std::string> ignored_parts = {};
   // Prefix of layers after the last that files may contain and we do not read; "{}" is the layer
   // index.
   std::string further_layers = {};

@@ -126,14 +126,60 @@ void follow_layers(const ModelConfig& base, Given given, ModelConfig& model) {
   if (model.window_size == 0 && !given("window-attn-skip-freq")) model.window_layers.clear();
 }
 
+// A pattern that is given has its own number of layers; else the base's goes on or is cut.
+void follow_pattern(const ModelConfig& base, Given given, ModelConfig& model) {
+  if (given("hybrid-layer-pattern")) {
+    const std::int64_t layers = std::ranges::count_if(
+        model.hybrid_layer_pattern, [](char kind) { return kind != '|' && kind != '/'; });
+    if (!given("num-layers") && layers > 0) model.num_layers = layers;
+    return;
+  }
+  if (base.hybrid_layer_pattern.empty() || model.num_layers == base.num_layers) return;
+  const Marks marks(base.hybrid_layer_pattern.begin(), base.hybrid_layer_pattern.end());
+  model.hybrid_layer_pattern.clear();
+  for (std::int64_t mark : marks_for(marks, model.num_layers)) {
+    model.hybrid_layer_pattern += static_cast<char>(mark);
+  }
+}
+
+void follow_mamba(const ModelConfig& base, Given given, ModelConfig& model) {
+  if (!base.has_mamba() || !model.has_mamba()) return;
+  MambaConfig& mamba = model.mamba;
+  const std::int64_t heads = base.mamba.heads(base.hidden_size);
+  if (model.hidden_size != base.hidden_size && !given("mamba-num-heads")) {
+    const std::int64_t width = heads * base.mamba.head_dim * model.hidden_size / base.hidden_size;
+    mamba.num_heads = std::max<std::int64_t>(width / mamba.head_dim, 1);
+  }
+  if (!given("mamba-num-groups")) {
+    mamba.num_groups = divisor_up_to(mamba.heads(model.hidden_size), base.mamba.num_groups);
+  }
+}
+
+// Key heads, and with them value heads, in the proportion of the hidden size.
+void follow_delta(const ModelConfig& base, Given given, ModelConfig& model) {
+  if (!base.has_delta() || !model.has_delta()) return;
+  const std::int64_t keys = base.delta.num_key_heads, values = base.delta.num_value_heads;
+  const bool given_keys = given("linear-num-key-heads");
+  if (model.hidden_size != base.hidden_size && !given_keys) {
+    model.delta.num_key_heads =
+        std::max<std::int64_t>(keys * model.hidden_size / base.hidden_size, 1);
+  }
+  if (!given("linear-num-value-heads")) {
+    model.delta.num_value_heads = model.delta.num_key_heads * (values / keys);
+  }
+}
+
 }  // namespace
 
 void follow_sizes(const ModelConfig& base, Given given, ModelConfig& model) {
+  follow_pattern(base, given, model);
   follow_layers(base, given, model);
   if (model.hidden_size < 1 || model.num_attention_heads < 1) return;
   follow_heads(base, given, model);
   follow_hidden_size(base, given, model);
   follow_experts(base, given, model);
+  follow_mamba(base, given, model);
+  follow_delta(base, given, model);
 }
 
 }  // namespace bev

@@ -41,6 +41,15 @@ bool is_object(const Json& value) { return value.is_object(); }
 bool are_positive(const Json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), is_positive);
 }
+// Python's number, or what transformers 5 writes in its place.
+bool is_infinity(const Json& value) {
+  if (value.is_object()) return value == Json{{"__float__", "Infinity"}};
+  return value.is_string() && value == "\x01Infinity";
+}
+bool are_limits(const Json& value) {
+  auto is_limit = [](const Json& one) { return is_magnitude(one) || is_infinity(one); };
+  return value.is_array() && std::all_of(value.begin(), value.end(), is_limit);
+}
 bool are_texts(const Json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), is_text);
 }
@@ -151,6 +160,17 @@ std::string HfConfig::text(std::string_view key, std::string_view missing) const
 std::vector<double> HfConfig::positive_numbers(std::string_view key) const {
   return impl_->require(key, are_positive, "a list of positive numbers").get<std::vector<double>>();
 }
+std::vector<double> HfConfig::limits(std::string_view key) const {
+  const Json* value = impl_->get(key, are_limits, "a list of numbers >= 0");
+  std::vector<double> numbers;
+  if (value == nullptr) return numbers;
+  for (const Json& one : *value) numbers.push_back(is_infinity(one) ? HUGE_VAL : one.get<double>());
+  return numbers;
+}
+bool HfConfig::is(std::string_view key, std::string_view value) const {
+  const Json* found = impl_->find(key);
+  return found != nullptr && is_text(*found) && *found == value;
+}
 std::vector<std::string> HfConfig::texts(std::string_view key) const {
   return impl_->require(key, are_texts, "a list of texts").get<std::vector<std::string>>();
 }
@@ -189,7 +209,11 @@ void HfConfig::set(std::string_view key, const std::vector<std::int64_t>& value)
   impl_->json[std::string(key)] = value;
 }
 void HfConfig::set(std::string_view key, const std::vector<double>& value) {
-  impl_->json[std::string(key)] = value;
+  Json& to = impl_->json[std::string(key)];
+  to = value;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (std::isinf(value[i])) to[i] = "\x01Infinity";
+  }
 }
 void HfConfig::set(std::string_view key, const std::vector<std::string>& value) {
   impl_->json[std::string(key)] = value;

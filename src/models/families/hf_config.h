@@ -41,6 +41,9 @@ class HfConfig {
   std::string text(std::string_view key, std::string_view missing) const;
   double magnitude(std::string_view key, double missing) const;  // a number >= 0
   std::vector<double> positive_numbers(std::string_view key) const;
+  // Numbers >= 0, which may be infinite as transformers 4 or 5 writes it; empty when missing.
+  std::vector<double> limits(std::string_view key) const;
+  bool is(std::string_view key, std::string_view value) const;  // that text
   std::vector<std::string> texts(std::string_view key) const;
   std::vector<std::int64_t> counts(std::string_view key) const;  // empty when missing
   std::optional<HfConfig> object(std::string_view key) const;    // nullopt when missing

@@ -137,14 +137,16 @@ void resolve_experts(ModelConfig& config) {
   MoeConfig& moe = config.moe;
   std::vector<std::int64_t> layers;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    layers.push_back(moe.in_layer(layer) ? 1 : 0);
+    layers.push_back(config.has_experts(layer) ? 1 : 0);
   }
   auto count = std::count(layers.begin(), layers.end(), 1);
   if (count == 0) {
     moe = {};
     return;
   }
-  moe.layer_freq = count == config.num_layers ? std::vector<std::int64_t>{1} : layers;
+  // A pattern of layers of one part says itself which have experts.
+  const bool all = count == config.num_layers || !config.has_layers("ampg");
+  moe.layer_freq = all ? std::vector<std::int64_t>{1} : layers;
   moe.ffn_hidden_size = config.expert_ffn_size();
   RoutingRule rule = moe.routing();
   bool grouped = rule.groups > 1;
@@ -155,6 +157,28 @@ void resolve_experts(ModelConfig& config) {
   if (!softmax) moe.pre_softmax = false;
   moe.norm_topk_prob = softmax || rule.normalize;
   moe.norm_single_prob = !softmax && rule.normalize && rule.topk == 1;
+}
+
+void resolve_hybrid(ModelConfig& config) {
+  if (config.hybrid_layer_pattern.find_first_not_of('a') == std::string::npos) {
+    config.hybrid_layer_pattern.clear();
+  }
+  if (!config.has_delta()) config.delta = {};
+  if (!config.has_mamba()) {
+    config.mamba = {};
+    return;
+  }
+  MambaConfig& mamba = config.mamba;
+  mamba.num_heads = mamba.heads(config.hidden_size);
+  if (mamba.norm == RecurrentNorm::kNone) mamba.norm_before_gate = false;
+  // A single group is the whole width.
+  if (mamba.num_groups == 1 && mamba.norm == RecurrentNorm::kGroup) {
+    mamba.norm = RecurrentNorm::kWidth;
+  }
+  if (std::ranges::count(mamba.part_multipliers, 1.0) == std::ssize(mamba.part_multipliers)) {
+    mamba.part_multipliers.clear();
+  }
+  if (!config.has_layers("p")) mamba.attention_in_multiplier = mamba.attention_out_multiplier = 1;
 }
 
 // Values outside the ranges of the flags.
@@ -172,7 +196,10 @@ std::vector<std::string> range_problems(ModelConfig config) {
 }
 
 // True if transformers gives the row of pad_token_id in the embedding no gradient.
-bool pads_embedding(std::string_view family) { return family != "gpt2" && family != "gpt_neox"; }
+bool pads_embedding(std::string_view family) {
+  constexpr std::string_view kWithout[] = {"gpt2", "gpt_neox", "mamba2", "nemotron_h"};
+  return std::ranges::find(kWithout, family) == std::end(kWithout);
+}
 
 void resolve_labels(ModelConfig& config) {
   if (config.num_labels == 0) {
@@ -191,6 +218,11 @@ ModelConfig canonical(const ModelConfig& config) {
   result.ffn_hidden_size = config.ffn_size();
   result.num_query_groups = config.kv_heads();
   result.kv_channels = config.head_size();
+  if (!config.has_attention()) {
+    result.num_attention_heads = result.num_query_groups = 1;
+    result.kv_channels = config.hidden_size;
+    result.softmax_scale = 0;
+  }
   resolve_latent(result);
   ModelConfig unscaled = result;
   unscaled.softmax_scale = 0;
@@ -201,6 +233,7 @@ ModelConfig canonical(const ModelConfig& config) {
   resolve_positions(result);
   resolve_biases(result);
   resolve_experts(result);
+  resolve_hybrid(result);
   return result;
 }
 
@@ -272,8 +305,23 @@ std::int64_t padding_row(const HfConfig& hf, const ModelFamily& family, std::int
 }
 }  // namespace
 
-ModelConfig from_hf(const HfConfig& hf) {
-  const ModelFamily& family = find_family(hf.text("model_type"), hf.source());
+namespace {
+// The text model of a config.json that also has a vision tower; `hf` if it has none.
+HfConfig text_part(const HfConfig& hf) {
+  std::optional<HfConfig> text = hf.object("text_config");
+  if (!text) return hf;
+  if (!text->has("model_type")) text->set("model_type", hf.text("model_type"));
+  // A key of the whole model that the text model may leave out.
+  if (!text->has("tie_word_embeddings") && hf.has("tie_word_embeddings")) {
+    text->set("tie_word_embeddings", hf.boolean("tie_word_embeddings", false));
+  }
+  return *text;
+}
+}  // namespace
+
+ModelConfig from_hf(const HfConfig& whole) {
+  const ModelFamily& family = find_family(whole.text("model_type"), whole.source());
+  const HfConfig hf = family.other_prefix.empty() ? whole : text_part(whole);
   reject_unsupported(hf);
   ModelConfig config = family.read(hf);
   config.padding_row = padding_row(hf, family, config.vocab_size);

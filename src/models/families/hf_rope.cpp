@@ -49,6 +49,12 @@ void read_yarn(const HfConfig& rope, RopeScaling& scaling) {
   scaling.truncate = rope.boolean("truncate", true);
 }
 
+void reject_forms(const HfConfig& rope, std::initializer_list<std::string_view> keys) {
+  for (std::string_view key : keys) {
+    if (rope.truthy(key)) rope.reject(key, "this form of rotary positions is not supported");
+  }
+}
+
 // The effective rope object; empty if there is none.
 HfConfig find_rope(const HfConfig& hf) {
   for (std::string_view key : {"rope_scaling", "rope_parameters"}) {
@@ -67,10 +73,7 @@ HfConfig find_rope(const HfConfig& hf) {
 
 RopeScaling read_rope_scaling(const HfConfig& hf, const HfConfig& rope,
                               std::int64_t max_positions) {
-  for (std::string_view key :
-       {"mrope_section", "mrope_interleaved", "short_mscale", "long_mscale"}) {
-    if (rope.truthy(key)) rope.reject(key, "this form of rotary positions is not supported");
-  }
+  reject_forms(rope, {"short_mscale", "long_mscale"});
   RopeScaling scaling;
   scaling.kind = read_kind(rope);
   if (scaling.kind == RopeScalingKind::kDefault) return scaling;
@@ -124,6 +127,7 @@ void read_rope(const HfConfig& hf, const RopeKeys& keys, ModelConfig& config) {
     place.reject(inside ? "partial_rotary_factor" : keys.percent,
                  keys.partial ? "it must be at most 1" : "this family rotates the whole head");
   }
+  if (!keys.equal_axes) reject_forms(rope, {"mrope_section", "mrope_interleaved"});
   config.rope_scaling = read_rope_scaling(hf, rope, config.max_position_embeddings);
   const double beta = rope.magnitude("llama_4_scaling_beta", 0);
   if (beta == 0) return;
@@ -205,6 +209,7 @@ void read_layered_rope(const HfConfig& hf, const LayeredRopeKeys& keys, ModelCon
       rope.reject("partial_rotary_factor", "this family rotates the whole head");
     }
   }
+  reject_forms(full, {"mrope_section", "mrope_interleaved"});
   config.rope_scaling = read_rope_scaling(hf, full, config.max_position_embeddings);
 }
 

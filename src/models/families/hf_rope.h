@@ -18,6 +18,8 @@ struct RopeKeys {
   double default_percent = 1.0;
   bool partial = false;         // true if only a part of the head may rotate
   bool scales_queries = false;  // the rope object may have llama_4_scaling_beta
+  bool equal_axes =
+      false;  // it may divide pairs among axes of images, which text does not tell apart
 };
 
 // Sets position kind, base, percent and scaling. Requires that shape and max_position_embeddings

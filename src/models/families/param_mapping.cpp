@@ -1,7 +1,9 @@
 #include "models/families/param_mapping.h"
 
+#include <array>
 #include <charconv>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -51,6 +53,14 @@ std::vector<std::int64_t> part_rows(const WeightRule& rule, const ModelConfig& c
   switch (rule.kind) {
     case WeightKind::kQkvRows:
       return {query, key, key};
+    case WeightKind::kGatedQkvRows:
+      return {config.attention_output_gate ? 2 * query : query, key, key};
+    case WeightKind::kDeltaRows:
+      return {config.delta.conv_columns(), config.delta.value_columns(),
+              config.delta.num_value_heads, config.delta.num_value_heads};
+    case WeightKind::kDeltaGroups:
+      return {config.delta.conv_columns() + config.delta.value_columns(),
+              2 * config.delta.num_value_heads};
     case WeightKind::kGateUpRows:
       return {shape[0] / 2, shape[0] / 2};
     default:
@@ -58,13 +68,66 @@ std::vector<std::int64_t> part_rows(const WeightRule& rule, const ModelConfig& c
   }
 }
 
-// The name with and without the family's prefix.
+// Tensors whose rows are groups: of each part of a group, the rows of all groups are together in
+// ours.
+struct GroupPart {
+  std::int64_t rows = 0;       // of a group
+  std::int64_t param_row = 0;  // of the first group
+};
+void add_groups(std::size_t part, std::int64_t groups, std::span<const GroupPart> parts,
+                std::vector<MovedRows>& out) {
+  std::int64_t row = 0;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    for (const GroupPart& one : parts) {
+      out.push_back({part, row, one.param_row + group * one.rows, one.rows});
+      row += one.rows;
+    }
+  }
+}
+
+std::vector<MovedRows> gated_order(const ModelConfig& config) {
+  const std::int64_t size = config.head_size(), heads = config.num_attention_heads;
+  const std::int64_t query = heads * size, key = config.kv_heads() * size;
+  std::vector<MovedRows> order;
+  add_groups(0, heads, std::array<GroupPart, 2>{{{size, query}, {size, 0}}}, order);
+  order.push_back({1, 0, 2 * query, key});
+  order.push_back({2, 0, 2 * query + key, key});
+  return order;
+}
+
+std::vector<MovedRows> group_order(const DeltaConfig& delta) {
+  const std::int64_t shared = delta.num_value_heads / delta.num_key_heads;
+  const std::int64_t keys = delta.key_columns(), values = delta.value_columns();
+  const std::int64_t wide = shared * delta.value_head_dim;
+  std::vector<MovedRows> order;
+  add_groups(0, delta.num_key_heads,
+             std::array<GroupPart, 4>{{{delta.key_head_dim, 0},
+                                       {delta.key_head_dim, keys},
+                                       {wide, 2 * keys},
+                                       {wide, 2 * keys + values}}},
+             order);
+  const std::int64_t first = delta.conv_columns() + values;
+  add_groups(1, delta.num_key_heads,
+             std::array<GroupPart, 2>{{{shared, first}, {shared, first + delta.num_value_heads}}},
+             order);
+  return order;
+}
+
+std::vector<MovedRows> row_order(WeightKind kind, const ModelConfig& config) {
+  if (kind == WeightKind::kGatedQkvRows && config.attention_output_gate) {
+    return gated_order(config);
+  }
+  return kind == WeightKind::kDeltaGroups ? group_order(config.delta) : std::vector<MovedRows>();
+}
+
+// The name, and with the family's other prefixes.
 std::vector<std::string> with_and_without_prefix(const std::string& name,
                                                  const ModelFamily& family) {
   std::vector<std::string> names = {name};
-  if (name.starts_with(family.weight_prefix)) {
-    names.push_back(name.substr(family.weight_prefix.size()));
-  }
+  if (!name.starts_with(family.weight_prefix)) return names;
+  const std::string bare = name.substr(family.weight_prefix.size());
+  names.push_back(bare);
+  if (!family.other_prefix.empty()) names.push_back(family.other_prefix + bare);
   return names;
 }
 
@@ -127,6 +190,17 @@ void map_experts(const Match& found, const ModelFamily& family, ParamMapping& ma
 
 }  // namespace
 
+std::vector<MovedRows> order_of_rows(const ParamMapping& mapping, std::int64_t begin,
+                                     std::int64_t end) {
+  std::vector<MovedRows> order;
+  for (MovedRows run : mapping.order) {
+    if (run.param_row < begin || run.param_row >= end) continue;
+    order.push_back({0, run.tensor_row, run.param_row - begin, run.count});
+  }
+  if (order.size() == 1) order.clear();
+  return order;
+}
+
 bool transposed(const ParamMapping& mapping) {
   return mapping.kind == WeightKind::kTranspose && mapping.shape.ndim() == 2;
 }
@@ -148,13 +222,18 @@ std::optional<ParamMapping> find_mapping(const Param& param, const ModelConfig& 
   std::optional<Match> found = find_rule(param.name, family, config.num_layers);
   if (!found) return std::nullopt;
   const WeightRule& rule = *found->rule;
-  ParamMapping mapping{param.name, param.shape, rule.kind, config.head_size(), {}, {}};
+  ParamMapping mapping{.param = param.name,
+                       .shape = param.shape,
+                       .kind = rule.kind,
+                       .head_size = config.head_size(),
+                       .tensors = {}};
   if (rule.kind == WeightKind::kExperts) {
     map_experts(*found, family, mapping);
     return mapping;
   }
   mapping.packed = family.packed_experts && has_columns(mapping) && param.shape.ndim() == 3;
   std::vector<std::int64_t> rows = part_rows(rule, config, param.shape);
+  mapping.order = row_order(rule.kind, config);
   for (std::size_t part = 0; part < rule.sources.size(); ++part) {
     std::vector<std::string> names = spellings(rule, rule.sources[part], family);
     for (std::string& name : names) name = found->in_layer(name) + found->suffix;

@@ -48,7 +48,7 @@ void read_qwen_experts(const HfConfig& hf, const QwenExperts& defaults, ModelCon
   moe.topk = hf.positive_integer("num_experts_per_tok", defaults.topk);
   moe.ffn_hidden_size = hf.positive_integer("moe_intermediate_size", defaults.ffn);
   // The softmax over the chosen experts equals the softmax over all, normalised over the chosen.
-  moe.pre_softmax = !hf.boolean("norm_topk_prob", false);
+  moe.pre_softmax = !hf.boolean("norm_topk_prob", defaults.normalised);
   config.moe = moe;
 }
 

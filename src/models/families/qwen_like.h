@@ -13,7 +13,8 @@ ModelConfig read_qwen(const HfConfig& hf, std::string_view family, std::int64_t 
 void write_qwen(const ModelConfig& config, HfConfig& hf);
 // Defaults of missing MoE keys of a family.
 struct QwenExperts {
-  std::int64_t experts, topk, ffn;
+  std::int64_t experts = 0, topk = 0, ffn = 0;
+  bool normalised = false;
 };
 void read_qwen_experts(const HfConfig& hf, const QwenExperts& defaults, ModelConfig& config);
 // Writes the MoE settings.

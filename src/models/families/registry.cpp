@@ -28,9 +28,19 @@ std::string known_text(std::string_view name, const std::vector<std::string>& kn
   return nearest.empty() ? text : concat(text, "; did you mean ", nearest, "?");
 }
 
-// Kimi K2 is DeepSeek-V3 in other sizes, with the same weight names and keys.
+// Other values of model_type. Kimi K2 is DeepSeek-V3 in other sizes, with the same weight names and
+// keys; models with a vision tower have a text model in them.
+struct OtherType {
+  std::string_view type, family;
+};
+constexpr OtherType kOtherTypes[] = {
+    {"kimi_k2", "deepseek_v3"}, {"qwen3_5", "qwen3_5_text"}, {"qwen3_5_moe", "qwen3_5_moe_text"}};
+
 std::string_view family_of(std::string_view type) {
-  return type == "kimi_k2" ? "deepseek_v3" : type;
+  for (const OtherType& other : kOtherTypes) {
+    if (other.type == type) return other.family;
+  }
+  return type;
 }
 }  // namespace
 
@@ -54,7 +64,9 @@ const ModelFamily& find_family(std::string_view name, std::string_view source) {
 
 std::vector<std::string> model_types(std::string_view family) {
   std::vector<std::string> types = {std::string(family)};
-  if (family_of("kimi_k2") == family) types.emplace_back("kimi_k2");
+  for (const OtherType& other : kOtherTypes) {
+    if (other.family == family) types.emplace_back(other.type);
+  }
   return types;
 }
 

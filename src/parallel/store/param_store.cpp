@@ -1,5 +1,8 @@
 #include "parallel/store/param_store.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "base/philox.h"
 #include "kernels/device.h"
@@ -25,6 +28,16 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
       quantized_(plan_, tools_, values_, amaxes_),
       gathers_(static_cast<std::size_t>(plan_.bucket_count())) {}
 
+namespace {
+// The value of a rule for a uniform number u in (0, 1).
+double init_value(const InitRule& rule, double u) {
+  if (rule.kind == InitKind::kLogUniform) return std::log(rule.low + u * (rule.value - rule.low));
+  const double step = std::exp(std::log(rule.low) + u * std::log(rule.value / rule.low));
+  const double least = std::max(step, 1e-4);
+  return least + std::log(-std::expm1(-least));  // the inverse of softplus
+}
+}  // namespace
+
 void ParamStore::initialise(std::uint64_t seed) {
   for (const Param* param : params()) {
     if (param->format == ParamFormat::kNf4) {
@@ -35,6 +48,9 @@ void ParamStore::initialise(std::uint64_t seed) {
     Tensor value(tools_.arena, param->dtype(options().dtype), param->local, "initial values");
     if (param->init.kind == InitKind::kConstant) {
       tools_.kernels.fill(tools_.stream, value, param->init.value);
+    } else if (param->init.kind == InitKind::kLogUniform ||
+               param->init.kind == InitKind::kSoftplusUnder) {
+      draw_on_host(*param, mix_bits(seed, hash_name(param->name)), value);
     } else {
       std::uint64_t key = mix_bits(seed, hash_name(param->name));
       View flat = value.view().flat();
@@ -50,6 +66,24 @@ void ParamStore::initialise(std::uint64_t seed) {
     }
     set_local_value(*param, value);
   }
+}
+
+// Few numbers, which are functions of uniform ones.
+void ParamStore::draw_on_host(const Param& param, std::uint64_t key, const Tensor& to) {
+  const InitRule& rule = param.init;
+  std::vector<double> host(static_cast<std::size_t>(to.numel()));
+  for (const ElementRun& run :
+       element_runs(param.shape, param.split, part_of(param.split, tools_.mesh))) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const auto index = static_cast<std::uint64_t>(run.global + i);
+      const PhiloxCounter words = philox(
+          {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0, 0}, key);
+      host[static_cast<std::size_t>(run.local + i)] = init_value(rule, uniform_of(words[0]));
+    }
+  }
+  Tensor wide(tools_.arena, Dtype::kF64, to.shape(), "initial values");
+  tools_.kernels.device.upload(tools_.stream, host.data(), wide);
+  tools_.kernels.cast(tools_.stream, wide, to);
 }
 
 // Draws the whole parameter in f32, as its blocks do not depend on the layout.

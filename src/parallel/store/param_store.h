@@ -120,6 +120,7 @@ class ParamStore final : public Weights, public Gradients {
   // The whole local parameter as it is stored.
   WeightLease stored_value(const Param& param);
   void initialise_nf4(const Param& param, std::uint64_t key);
+  void draw_on_host(const Param& param, std::uint64_t key, const Tensor& to);
   void gather_bucket(int bucket);
   WeightLease gather(const FlatBuffer& buffer, const Param& param, const char* tag) const;
   void forget_gathers();

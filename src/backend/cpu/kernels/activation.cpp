@@ -9,6 +9,7 @@
 #include "backend/cpu/kernels/amax.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/sigmoid_gate.h"
 #include "backend/cpu/kernels/tables.h"
 #include "backend/cpu/kernels/xielu.h"
 
@@ -376,7 +377,9 @@ ActivationKernels kernel_table(Family<ActivationKernels>) {
   return {.forward = forward,
           .backward = backward,
           .xielu_forward = xielu_forward,
-          .xielu_backward = xielu_backward};
+          .xielu_backward = xielu_backward,
+          .sigmoid_gate = sigmoid_gate,
+          .sigmoid_gate_backward = sigmoid_gate_backward};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -3,6 +3,7 @@
 #include "backend/cuda/device/grid.cuh"
 #include "backend/cuda/device/values.cuh"
 #include "backend/cuda/elementwise/activation_values.cuh"
+#include "backend/cuda/elementwise/sigmoid_gate.h"
 #include "backend/cuda/elementwise/xielu.h"
 #include "backend/cuda/tables.h"
 #include "kernels/activation.h"
@@ -188,7 +189,9 @@ ActivationKernels cuda_table(Family<ActivationKernels>) {
   return {.forward = cuda::forward,
           .backward = cuda::backward,
           .xielu_forward = cuda::xielu_forward,
-          .xielu_backward = cuda::xielu_backward};
+          .xielu_backward = cuda::xielu_backward,
+          .sigmoid_gate = cuda::sigmoid_gate,
+          .sigmoid_gate_backward = cuda::sigmoid_gate_backward};
 }
 
 }  // namespace bev
