@@ -22,6 +22,8 @@ namespace bev {
 
 struct SsdShape {
   std::span<const RecurrentRun> runs;
+  // Rows in order at which documents begin: within a run the state is zeros there again.
+  std::span<const std::int64_t> starts = {};
   std::int64_t chunk = 64;  // tokens; the last chunk of a run may be shorter
   std::int64_t heads = 0, head_size = 0, state_size = 0;  // H, P, N
   std::int64_t groups = 1;                                // G in a row

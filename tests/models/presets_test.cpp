@@ -21,7 +21,7 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"mamba2-780m", 780161280},
     {"mamba2-1.3b", 1343757312},
     {"mamba2-2.7b", 2702599680},
-    {"nemotron-3-nano-30b-a3b", 31577937344},
+    {"nemotron-3-nano-30b-a3b", 31577940288},
     {"nemotron-h-8b", 8100852736},
     {"gpt2-124m", 124439808},
     {"gpt2-medium", 354823168},

@@ -9,7 +9,7 @@
 #include "comm/world.h"
 #include "models/families/family.h"
 #include "parallel/engine.h"
-#include "tests/support/layouts.h"
+#include "tests/support/hybrids.h"
 
 namespace bev {
 namespace {
@@ -555,6 +555,33 @@ std::vector<Case> delta_cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(GatedDelta, MemoryPlanCase, testing::ValuesIn(delta_cases()),
+                         [](const auto& row) { return row.param.name; });
+
+// Layers with states, whose exchanges between ranks need memory too.
+std::vector<Case> recurrent_cases() {
+  auto cut = [](MemoryQuery query, std::int64_t cp) {
+    query.parallel.context_parallel_size = cp;
+    return query;
+  };
+  Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
+  const ModelConfig mamba = test::tiny_mamba(), hybrid = test::tiny_nemotron_h();
+  const ModelConfig parallel = test::tiny_falcon_h1();
+  return {
+      {"mamba", tiny(mamba, f32)},
+      {"mamba_bf16_tp4", with_layout(tiny(mamba, bf16), 4, 1, 1)},
+      {"mamba_pp2zbh1", with_pipeline(tiny(mamba, bf16), 2, 0, PipelineSchedule::kZeroBubbleH1)},
+      {"mamba_full", with_recompute(tiny(mamba, f32), Recompute::kFull)},
+      {"mamba_cp2", cut(tiny(mamba, f32), 2)},
+      {"mamba_cp3_tp2", cut(with_layout(tiny(mamba, bf16), 2, 1, 1), 3)},
+      {"one_part", tiny(hybrid, bf16)},
+      {"one_part_zero3", with_layout(tiny(hybrid, f32), 2, 1, 2, Strategy::kOptimGradsParams)},
+      {"parallel_tp2_pp2", with_layout(tiny(parallel, bf16), 2, 2, 1)},
+      {"parallel_cp2", cut(tiny(parallel, f32), 2)},
+      {"granite_zero1", with_layout(tiny(test::tiny_granite_h(), f32), 1, 1, 2, Strategy::kOptim)},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Recurrent, MemoryPlanCase, testing::ValuesIn(recurrent_cases()),
                          [](const auto& row) { return row.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(Experts, MemoryPlanCase, testing::ValuesIn(expert_cases()),

@@ -12,71 +12,66 @@ namespace bev {
 
 namespace {
 
-// Calls body(piece, place, source, token) for each token that comes before one of all pieces:
-// `place` among its W - 1 entering tokens, and where it is: token of piece `source`.
+// Calls body(span, place, source, token) for each token of a document that goes on in a span:
+// `place` among its W - 1 entering tokens, and where it is: token of span `source`.
 template <class Body>
-void for_tokens_before(const SequencePieces& pieces, std::int64_t taps, const Body& body) {
-  for (std::int64_t piece = 0; piece < std::ssize(pieces.all()); ++piece) {
-    std::int64_t place = taps - 1;
-    for (std::int64_t source = pieces.before(piece); source >= 0 && place >= 0;
-         source = pieces.before(source)) {
-      const DocumentPiece& from = pieces.all()[static_cast<std::size_t>(source)];
-      for (std::int64_t token = from.count - 1; token >= 0 && place >= 0; --token, --place) {
-        body(piece, place, source, token);
+void for_tokens_before(const SequenceSpans& spans, std::int64_t taps, const Body& body) {
+  for (std::int64_t span = 0; span < std::ssize(spans.all()); ++span) {
+    std::int64_t place = taps - 1, source = span;
+    while (place >= 0 && spans.at(source).goes_on) {
+      source = spans.before(source);
+      const TokenSpan& from = spans.at(source);
+      const std::int64_t first = from.count - from.tail;
+      for (std::int64_t token = from.count - 1; token >= first && place >= 0; --token, --place) {
+        body(span, place, source, token);
       }
+      if (first > 0) break;  // the document began there
     }
   }
 }
 
-bool is_own(const SequencePieces& pieces, std::int64_t piece) {
-  return piece >= pieces.first() && piece < pieces.first() + pieces.own();
-}
-
-// The last tokens of this rank's pieces, [own, taps C]: the last token of a piece is the last one.
-Tensor last_tokens(Context& ctx, const SequencePieces& pieces, std::int64_t taps, const Tensor& x) {
+// The last tokens of this rank's spans, [own, taps C]: the last token of a span is the last one.
+Tensor last_tokens(Context& ctx, const SequenceSpans& spans, std::int64_t taps, const Tensor& x) {
   const std::int64_t channels = x.shape()[1];
-  Tensor last = ctx.allocate(x.dtype(), {pieces.own(), taps * channels}, "states");
+  Tensor last = ctx.allocate(x.dtype(), {spans.own(), taps * channels}, "states");
   ctx.kernels.fill(ctx.stream, last, 0);
-  View tokens = last.view().reshape({pieces.own() * taps, channels});
-  for (std::int64_t i = 0; i < pieces.own(); ++i) {
-    const DocumentPiece& piece = pieces.all()[static_cast<std::size_t>(pieces.first() + i)];
-    const std::int64_t count = std::min<std::int64_t>(piece.count, taps);
-    const std::int64_t end = piece.row + piece.count;
+  View tokens = last.view().reshape({spans.own() * taps, channels});
+  for (std::int64_t i = 0; i < spans.own(); ++i) {
+    const TokenSpan& span = spans.at(spans.first() + i);
+    const std::int64_t count = std::min(span.count, taps), end = span.row + span.count;
     ctx.kernels.cast(ctx.stream, x.view().rows(end - count, end),
                      tokens.rows((i + 1) * taps - count, (i + 1) * taps));
   }
   return last;
 }
 
-// The tokens before this rank's pieces [own, taps C], in the wide dtype.
-Tensor tokens_before(Context& ctx, const SequencePieces& pieces, std::int64_t taps,
+// The tokens before this rank's spans [own, taps C], in the wide dtype.
+Tensor tokens_before(Context& ctx, const SequenceSpans& spans, std::int64_t taps,
                      const Tensor& x) {
   const std::int64_t channels = x.shape()[1];
-  Tensor all = pieces.gather(ctx, last_tokens(ctx, pieces, taps, x), "tokens of a convolution");
-  Tensor before = ctx.allocate(ctx.wide(), {pieces.own(), taps * channels}, "states");
+  Tensor all = spans.gather(ctx, last_tokens(ctx, spans, taps, x), "tokens of a convolution");
+  Tensor before = ctx.allocate(ctx.wide(), {spans.own(), taps * channels}, "states");
   ctx.kernels.fill(ctx.stream, before, 0);
-  View from = all.view().reshape({std::ssize(pieces.all()) * taps, channels});
-  View to = before.view().reshape({pieces.own() * taps, channels});
-  for_tokens_before(pieces, taps, [&](auto piece, auto place, auto source, auto token) {
-    if (!is_own(pieces, piece)) return;
-    const DocumentPiece& in = pieces.all()[static_cast<std::size_t>(source)];
-    const std::int64_t row = source * taps + taps - (in.count - token);
-    const std::int64_t at = (piece - pieces.first()) * taps + place;
+  View from = all.view().reshape({std::ssize(spans.all()) * taps, channels});
+  View to = before.view().reshape({spans.own() * taps, channels});
+  for_tokens_before(spans, taps, [&](auto span, auto place, auto source, auto token) {
+    if (!spans.is_own(span)) return;
+    const std::int64_t row = source * taps + taps - (spans.at(source).count - token);
+    const std::int64_t at = (span - spans.first()) * taps + place;
     ctx.kernels.cast(ctx.stream, from.rows(row, row + 1), to.rows(at, at + 1));
   });
   return before;
 }
 
 // Adds the gradient of entering tokens, [own, taps C] on every rank, to that of the tokens.
-void add_gradient_before(Context& ctx, const SequencePieces& pieces, std::int64_t taps,
+void add_gradient_before(Context& ctx, const SequenceSpans& spans, std::int64_t taps,
                          const Tensor& dbefore, const Tensor& dx) {
   const std::int64_t channels = dx.shape()[1];
-  Tensor all = pieces.gather(ctx, dbefore, "gradient of tokens of a convolution");
-  View from = all.view().reshape({std::ssize(pieces.all()) * taps, channels});
-  for_tokens_before(pieces, taps, [&](auto piece, auto place, auto source, auto token) {
-    if (!is_own(pieces, source)) return;
-    const std::int64_t row = pieces.all()[static_cast<std::size_t>(source)].row + token;
-    const std::int64_t at = piece * taps + place;
+  Tensor all = spans.gather(ctx, dbefore, "gradient of tokens of a convolution");
+  View from = all.view().reshape({std::ssize(spans.all()) * taps, channels});
+  for_tokens_before(spans, taps, [&](auto span, auto place, auto source, auto token) {
+    if (!spans.is_own(source)) return;
+    const std::int64_t row = spans.at(source).row + token, at = span * taps + place;
     ctx.kernels.elementwise.axpby(ctx.stream, 1, from.rows(at, at + 1), 1,
                                   dx.view().rows(row, row + 1));
   });
@@ -126,6 +121,7 @@ Tensor conv_backward(Context& ctx, const ConvPass& pass, const Placement& placem
   Tensor dbefore;
   if (!pass.before.empty()) {
     dbefore = ctx.allocate(ctx.wide(), pass.before.shape(), "gradients");
+    ctx.kernels.fill(ctx.stream, dbefore, 0);
   }
   {
     WeightLease w = ctx.weights.use(weight);
@@ -146,7 +142,7 @@ Tensor conv_backward(Context& ctx, const ConvPass& pass, const Placement& placem
   if (dw_wanted) ctx.grads.done(weight, std::move(dw));
   if (db_wanted) ctx.grads.done(*bias, std::move(db));
   if (!dbefore.empty()) {
-    add_gradient_before(ctx, SequencePieces(ctx, layout), pass.taps(), dbefore, dx);
+    add_gradient_before(ctx, SequenceSpans(ctx, layout), pass.taps(), dbefore, dx);
   }
   return dx;
 }
@@ -179,10 +175,10 @@ Var causal_conv(Context& ctx, const Var& x, const CausalConvSpec& given, const R
   BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == spec.weight->local[0], "causal_conv ",
             spec.weight->name, ": input ", x.shape(), " for a weight ", spec.weight->local);
   if (rows.decode != nullptr) return decode_conv(ctx, x, spec, rows, first_state);
-  const SequencePieces pieces(ctx, *rows.layout);
-  pass.runs = pieces.runs();
-  if (pieces.travel() && pass.taps() > 0) {
-    pass.before = tokens_before(ctx, pieces, pass.taps(), x.tensor);
+  const SequenceSpans spans(ctx, *rows.layout);
+  pass.runs = spans.document_runs();
+  if (spans.travel() && pass.taps() > 0) {
+    pass.before = tokens_before(ctx, spans, pass.taps(), x.tensor);
   }
   const bool trains = spec.weight->trains || (spec.bias != nullptr && spec.bias->trains);
   Var out = make_output(ctx, "causal_conv", pass.forward(ctx, x.tensor, "activations"), x.placement,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "autograd/tape.h"
-#include "ops/recurrent/sequence_pieces.h"
+#include "ops/recurrent/sequence_spans.h"
 
 namespace bev {
 
@@ -19,7 +19,7 @@ inline std::int64_t conv_state_elements(const CausalConvSpec& spec, std::int64_t
 }
 
 // x [T, C] -> [T, C]. Decoding: the state is in columns from `first_state` of the rows' states.
-// Under context parallelism each rank gets the W - 1 tokens before its pieces.
+// Under context parallelism each rank gets the W - 1 tokens before its spans.
 Var causal_conv(Context& ctx, const Var& x, const CausalConvSpec& spec, const RecurrentRows& rows,
                 std::int64_t first_state);
 

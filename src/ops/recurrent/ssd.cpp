@@ -37,14 +37,15 @@ struct PassOrder {
     std::int64_t first = 0;
     for (const RecurrentRun& run : shape.runs) {
       const std::int64_t chunks = ceil_div(run.count, shape.chunk);
-      runs.push_back({first, chunks, run.enter, run.leave});
+      // Gradients enter where states leave.
+      runs.push_back({first, chunks, reverse ? run.leave : run.enter, run.leave});
       if (reverse) std::reverse(order.begin() + first, order.begin() + first + chunks);
       first += chunks;
     }
   }
-  PassOrder(const SequencePieces& pieces, bool reverse)
-      : order(pieces.order().begin(), pieces.order().end()),
-        runs(pieces.documents().begin(), pieces.documents().end()) {
+  PassOrder(const SequenceSpans& spans, bool reverse)
+      : order(spans.order().begin(), spans.order().end()),
+        runs(spans.chains().begin(), spans.chains().end()) {
     for (const RecurrentRun& run : runs) {
       if (reverse) std::reverse(order.begin() + run.row, order.begin() + run.row + run.count);
     }
@@ -55,12 +56,14 @@ struct PassOrder {
 struct SsdPass {
   SsdSpec spec;
   std::vector<RecurrentRun> runs;
-  Tensor entering;  // states before the runs; empty: zeros
-  Tensor totals;    // log decays of the pieces of all ranks, if states travel
+  std::vector<std::int64_t> starts;
+  Tensor entering = {};  // states before the runs; empty: zeros
+  Tensor totals = {};    // log decays of the spans of all ranks, if states travel
 
   SsdShape shape() const {
     SsdShape shape = spec.shape;
     shape.runs = runs;
+    shape.starts = starts;
     return shape;
   }
   SsdPassArgs pass_args(const PassOrder& order, const Tensor& states, const Tensor& decays) const {
@@ -92,15 +95,15 @@ struct ChunkStates {
   }
 };
 
-// What this rank's pieces alone leave behind, and combined over all ranks what enters them.
-// `totals`: log decays of all pieces; filled in if it is empty.
-Tensor exchange_states(Context& ctx, const SsdPass& pass, const SequencePieces& pieces,
+// What this rank's spans alone leave behind, and combined over all ranks what enters them.
+// `totals`: log decays of all spans; filled in if it is empty.
+Tensor exchange_states(Context& ctx, const SsdPass& pass, const SequenceSpans& spans,
                        const ChunkStates& chunks, bool reverse, Tensor& totals) {
   const bool first = totals.empty();
   Tensor left =
-      ctx.allocate(ctx.wide(), {pieces.own(), pass.spec.shape.state_elements()}, "states");
+      ctx.allocate(ctx.wide(), {spans.own(), pass.spec.shape.state_elements()}, "states");
   Tensor decayed;
-  if (first) decayed = ctx.allocate(ctx.wide(), {pieces.own(), pass.spec.shape.heads}, "states");
+  if (first) decayed = ctx.allocate(ctx.wide(), {spans.own(), pass.spec.shape.heads}, "states");
   {
     const PassOrder order(pass.shape(), reverse);
     SsdPassArgs args = pass.pass_args(order, chunks.states, chunks.decays);
@@ -109,12 +112,12 @@ Tensor exchange_states(Context& ctx, const SsdPass& pass, const SequencePieces& 
     if (first) args.totals = decayed;
     ctx.kernels.ssd.pass_states(ctx.stream, args);
   }
-  Tensor all = pieces.gather(ctx, left, reverse ? "gradients of states" : "states");
-  if (first) totals = pieces.gather(ctx, decayed, "decays of states");
-  const PassOrder order(pieces, reverse);
+  Tensor all = spans.gather(ctx, left, reverse ? "gradients of states" : "states");
+  if (first) totals = spans.gather(ctx, decayed, "decays of states");
+  const PassOrder order(spans, reverse);
   ctx.kernels.ssd.pass_states(ctx.stream, pass.pass_args(order, all, totals));
   Tensor own = ctx.allocate(ctx.wide(), left.shape(), "states");
-  ctx.kernels.cast(ctx.stream, pieces.own_rows(all), own);
+  ctx.kernels.cast(ctx.stream, spans.own_rows(all), own);
   return own;
 }
 
@@ -171,8 +174,8 @@ SsdGradients ssd_backward(Context& ctx, SsdPass pass, const Placement& placement
       ctx.stream, {.shape = pass.shape(), .in = in, .dy = dy, .states = gradients.states});
   Tensor dleaving;
   if (!pass.totals.empty()) {
-    const SequencePieces pieces(ctx, layout);
-    dleaving = exchange_states(ctx, pass, pieces, gradients, true, pass.totals);
+    const SequenceSpans spans(ctx, layout);
+    dleaving = exchange_states(ctx, pass, spans, gradients, true, pass.totals);
   }
   pass_on(ctx, pass, gradients, true, dleaving);
   SsdGradients to{ctx.allocate(xbc.dtype(), xbc.shape(), "gradients"),
@@ -200,7 +203,7 @@ Var decode_ssd(Context& ctx, const Var& xbc, const Var& dt, const SsdSpec& spec,
   const SsdInputs in = leases.inputs(xbc.tensor, dt.tensor);
   const StateRows states{rows.states, first_state};
   std::vector<RecurrentRun> few;
-  SsdPass pass{spec, {}, {}, {}};
+  SsdPass pass{spec, {}, {}};
   for (const RecurrentRun& run : decode_runs(*rows.decode)) {
     (run.count <= kStepTokens ? few : pass.runs).push_back(run);
   }
@@ -242,15 +245,15 @@ Var ssd(Context& ctx, const Var& xbc, const Var& dt, const SsdSpec& given,
             dt.shape(), " {", dt.placement, "} for ", spec.shape.heads, " heads of ",
             spec.shape.head_size, " with states of ", spec.shape.state_size);
   if (rows.decode != nullptr) return decode_ssd(ctx, xbc, dt, spec, rows, first_state);
-  const SequencePieces pieces(ctx, *rows.layout);
-  SsdPass pass{spec, pieces.runs(), {}, {}};
+  const SequenceSpans spans(ctx, *rows.layout);
+  SsdPass pass{spec, spans.runs(), spans.starts()};
   Tensor y;
   {
     Leases leases(ctx, spec);
     const SsdInputs in = leases.inputs(xbc.tensor, dt.tensor);
     const ChunkStates chunks(ctx, pass, in);
-    if (pieces.travel()) {
-      pass.entering = exchange_states(ctx, pass, pieces, chunks, false, pass.totals);
+    if (spans.travel()) {
+      pass.entering = exchange_states(ctx, pass, spans, chunks, false, pass.totals);
     }
     pass_on(ctx, pass, chunks, false, pass.entering);
     const Shape shape{xbc.shape()[0], spec.shape.heads * spec.shape.head_size};

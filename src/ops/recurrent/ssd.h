@@ -5,7 +5,7 @@
 
 #include "autograd/tape.h"
 #include "kernels/ssd.h"
-#include "ops/recurrent/sequence_pieces.h"
+#include "ops/recurrent/sequence_spans.h"
 
 namespace bev {
 

@@ -65,7 +65,7 @@ void run_chunk_gradients(const Stream& stream, const SsdChunkGradientsArgs& args
       steps.read(SsdHead<T>(s, args.in, h), at);
       read_columns<T>(args.dy, at, h * p, p, dy.get());
       for (std::int64_t t = 0; t < at.count; ++t) {
-        const A factor = steps.from_before(t);
+        const A factor = steps.from_before(t, at);
         for (std::int64_t i = 0; i < p; ++i) dy[t * p + i] *= factor;
       }
       A* state = args.states.as<A>() + (chunk * s.heads + h) * elements;
@@ -117,12 +117,15 @@ void pass_states(const Stream& stream, const SsdPassArgs& args) {
   });
 }
 
-// m [Q, Q] = (C B^T) o L, of which the lower triangle counts.
+// m [Q, Q] = (C B^T) o L, where L is 0 above the diagonal and between documents.
 template <class A>
-void masked_products(const SsdSteps<A>& steps, std::int64_t count, const A* products, A* m) {
+void masked_products(const SsdSteps<A>& steps, const SsdChunk& chunk, const A* products, A* m) {
+  const std::int64_t count = chunk.count;
   for (std::int64_t i = 0; i < count; ++i) {
     const double at = steps.sums[static_cast<std::size_t>(i)];
-    for (std::int64_t j = 0; j <= i; ++j) {
+    const std::int64_t first = chunk.first_of(i);
+    for (std::int64_t j = 0; j < first; ++j) m[i * count + j] = 0;
+    for (std::int64_t j = first; j <= i; ++j) {
       const A decay = static_cast<A>(at - steps.sums[static_cast<std::size_t>(j)]);
       m[i * count + j] = products[i * count + j] * exp_of(decay);
     }
@@ -149,13 +152,13 @@ void run_forward(const Stream& stream, const SsdForwardArgs& args) {
       const SsdHead<T> head(s, args.in, h);
       steps.read(head, at);
       read_columns<T>(args.in.xbc, at, h * p, p, x.get());
-      masked_products<A>(steps, q, products, m);
+      masked_products<A>(steps, at, products, m);
       // y = e^c C S0, then + M U + D x
       y.clear();
       const A* state = args.states.as<A>() + (chunk * s.heads + h) * n * p;
       add_product<A>(q, p, n, {c, n}, state, p, y, p);
       for (std::int64_t t = 0; t < q; ++t) {
-        const A factor = steps.from_before(t), dt = steps.dt[static_cast<std::size_t>(t)];
+        const A factor = steps.from_before(t, at), dt = steps.dt[static_cast<std::size_t>(t)];
         for (std::int64_t i = t * p; i < (t + 1) * p; ++i) {
           u[i] = dt * x[i];
           y[i] = factor * y[i] + head.skip * x[i];

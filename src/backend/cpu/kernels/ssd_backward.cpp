@@ -77,7 +77,7 @@ class GroupGradient {
       double before = 0;
       for (std::int64_t j = 0; j < q_; ++j) {
         const std::int64_t at = i * q_ + j;
-        if (j > i) {
+        if (j > i || j < chunk_.first_of(i)) {
           m_[at] = 0;
           continue;
         }
@@ -85,7 +85,7 @@ class GroupGradient {
                                               steps_.sums[static_cast<std::size_t>(j)]));
         m_[at] = products_[at] * decay;
         dproducts_[at] += dm_[at] * decay;
-        if (j > 0) decays_[static_cast<std::size_t>(j)] += before;
+        decays_[static_cast<std::size_t>(j)] += before;
         before += static_cast<double>(dm_[at] * m_[at]);
       }
     }
@@ -100,7 +100,7 @@ class GroupGradient {
     add_product<A>(q_, n_, p_, {dy_, p_}, state_columns_, n_, rows_, n_);
     double later = 0;
     for (std::int64_t t = q_ - 1; t >= 0; --t) {
-      const A factor = steps_.from_before(t);
+      const A factor = steps_.from_before(t, chunk_);
       later += static_cast<double>(factor * dot<A>(n_, rows_ + t * n_, c_ + t * n_));
       for (std::int64_t i = t * n_; i < (t + 1) * n_; ++i) dc_[i] += factor * rows_[i];
       decays_[static_cast<std::size_t>(t)] += later;
@@ -155,7 +155,7 @@ class GroupGradient {
 
   const SsdBackwardArgs& args_;
   const SsdGroup<T>& group_;
-  SsdChunk chunk_;
+  const SsdChunk& chunk_;
   std::int64_t index_, q_, n_, p_;
   SsdSteps<A> steps_;
   SsdBuffer<A> b_{q_ * n_}, c_{q_ * n_}, products_{q_ * q_}, dproducts_{q_ * q_};

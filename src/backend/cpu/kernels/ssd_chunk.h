@@ -12,13 +12,30 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 struct SsdChunk {
   std::int64_t row = 0, count = 0;
+  // For each token the first one of its document in the chunk.
+  std::vector<std::int64_t> first = {};
+  bool fresh = false;  // a document begins at the first token
+
+  std::int64_t first_of(std::int64_t t) const { return first[static_cast<std::size_t>(t)]; }
+  // Whether the state before the chunk reaches token t, and token t the state after it.
+  bool sees_before(std::int64_t t) const { return first_of(t) == 0 && !fresh; }
+  bool reaches_end(std::int64_t t) const { return first_of(t) == first_of(count - 1); }
 };
 
 inline std::vector<SsdChunk> ssd_chunks(const SsdShape& shape) {
   std::vector<SsdChunk> chunks;
   for (const RecurrentRun& run : shape.runs) {
     for (std::int64_t at = 0; at < run.count; at += shape.chunk) {
-      chunks.push_back({run.row + at, std::min(shape.chunk, run.count - at)});
+      SsdChunk& chunk = chunks.emplace_back();
+      chunk.row = run.row + at;
+      chunk.count = std::min(shape.chunk, run.count - at);
+      chunk.first.resize(static_cast<std::size_t>(chunk.count));
+      auto start = std::ranges::lower_bound(shape.starts, chunk.row);
+      chunk.fresh = start != shape.starts.end() && *start == chunk.row;
+      for (; start != shape.starts.end() && *start < chunk.row + chunk.count; ++start) {
+        const std::int64_t begin = *start - chunk.row;
+        std::fill(chunk.first.begin() + begin, chunk.first.end(), begin);
+      }
     }
   }
   return chunks;
@@ -75,18 +92,25 @@ struct SsdSteps {
     for (std::int64_t t = 0; t < chunk.count; ++t) {
       const auto at = static_cast<std::size_t>(t);
       dt[at] = head.dt(chunk.row + t);
+      if (chunk.first_of(t) == t) sum = 0;
       sums[at] = sum += static_cast<double>(head.log_decay(dt[at]));
     }
   }
+  // Log of the factor of the state before the chunk in the one after it.
   double total(const SsdChunk& chunk) const {
-    return sums[static_cast<std::size_t>(chunk.count - 1)];
+    const std::int64_t last = chunk.count - 1;
+    return chunk.sees_before(last) ? sums[static_cast<std::size_t>(last)]
+                                   : static_cast<double>(least_decay<A>());
   }
   // Factors from before the chunk to token t, and from it to the end of the chunk.
-  A from_before(std::int64_t t) const {
+  A from_before(std::int64_t t, const SsdChunk& chunk) const {
+    if (!chunk.sees_before(t)) return 0;
     return exp_of(static_cast<A>(sums[static_cast<std::size_t>(t)]));
   }
   A to_end(std::int64_t t, const SsdChunk& chunk) const {
-    return exp_of(static_cast<A>(total(chunk) - sums[static_cast<std::size_t>(t)]));
+    if (!chunk.reaches_end(t)) return 0;
+    const double last = sums[static_cast<std::size_t>(chunk.count - 1)];
+    return exp_of(static_cast<A>(last - sums[static_cast<std::size_t>(t)]));
   }
 };
 
@@ -128,7 +152,7 @@ template <class T>
 struct SsdGroup {
   using A = accumulate_t<T>;
   const SsdShape& shape;
-  SsdChunk chunk;
+  const SsdChunk& chunk;
   std::int64_t group, first_head, end_head;
   std::int64_t b_column, c_column;
 
