@@ -143,6 +143,7 @@ Tensor follow_links(Context& ctx, const DeltaPass& pass, const Tensor& transfer,
   Tensor all_transfers = pass.spans.gather(ctx, transfer, "factors of states");
   Tensor all = pass.spans.gather(ctx, add, reverse ? "gradients of states" : "states");
   Tensor states = pass.allocate_states(ctx, spec.value_size);
+  ctx.kernels.fill(ctx.stream, states, 0);  // of spans that end a chain
   auto matrices = [&](const Tensor& x, std::int64_t columns) {
     return x.view().reshape({x.shape()[0], spec.value_heads, spec.key_size, columns});
   };
