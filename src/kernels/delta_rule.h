@@ -21,6 +21,8 @@ namespace bev {
 // 1 / sqrt(sum of squares + epsilon).
 struct DeltaShape {
   std::span<const RecurrentRun> runs;  // host memory
+  // Rows in order at which documents begin: within a run the state is zeros there again.
+  std::span<const std::int64_t> starts = {};
   std::int64_t key_heads = 0, value_heads = 0, key_size = 0, value_size = 0;
   std::int64_t chunk = 64;  // tokens that are computed by matrix products
   double scale = 1, epsilon = 1e-6;

@@ -322,13 +322,20 @@ void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
   }
 }
 
+bool has_recurrence(const ModelConfig& model) {
+  return std::ranges::any_of(layer_specs(model), [](const LayerSpec& spec) {
+    return spec.mixer != nullptr && spec.mixer->recurrent;
+  });
+}
+
 // Plans the ranks at one pipeline position. Ranks with parts of equal size have equal activations.
 void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
                         std::int64_t in_flight, std::int64_t pipeline_rank, MemoryPlan& plan) {
   MeshShape mesh = mesh_shape(query.parallel, query.model);
   Stages stages = build_stages(model_options(query), layout, pipeline_rank);
-  // Where the chunks of a sequence differ in length, so do the ranks that hold them.
-  bool even = query.seq_length % (2 * mesh.cp) == 0;
+  // Where the chunks of a sequence differ in length, so do the ranks that hold them. The chunks of
+  // the last rank are neighbours, over which a recurrence passes at once.
+  bool even = query.seq_length % (2 * mesh.cp) == 0 && !has_recurrence(query.model);
   std::int64_t tokens = query.micro_batch_size * query.seq_length / mesh.cp;
   std::map<std::vector<std::int64_t>, ActivationBytes> known;
   std::map<std::array<std::int64_t, 3>, KeptState> states;  // by tp, etp, ep

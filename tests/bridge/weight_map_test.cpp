@@ -114,8 +114,11 @@ TEST(WeightMap, ExportListsEveryTensorWithItsShape) {
     std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kBf16);
     EXPECT_EQ(tensors.size(), files.names().size());
     for (const ExportTensor& tensor : tensors) {
-      // DeepSeek's expert biases are f32 in models of 16 bits.
-      bool wide = tensor.spec.name.ends_with("e_score_correction_bias");
+      // Expert biases and rates of recurrences are f32 in models of 16 bits.
+      bool wide = false;
+      for (const char* end : {"e_score_correction_bias", ".A_log", ".dt_bias", ".D"}) {
+        wide = wide || tensor.spec.name.ends_with(end);
+      }
       EXPECT_EQ(tensor.spec.dtype, wide ? Dtype::kF32 : Dtype::kBf16) << tensor.spec.name;
       EXPECT_EQ(tensor.spec.shape, files.tensor(tensor.spec.name).shape) << tensor.spec.name;
       EXPECT_EQ(tensor.spec.name, map.params()[tensor.param].tensors[tensor.part].name);

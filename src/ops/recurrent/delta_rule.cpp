@@ -1,17 +1,20 @@
 #include "ops/recurrent/delta_rule.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
-#include "ops/recurrent/delta_chain.h"
+#include "kernels/delta_rule.h"
 
 namespace bev {
 
 namespace {
 
-DeltaShape shape_of(const DeltaRuleSpec& spec, std::span<const RecurrentRun> runs) {
+DeltaShape shape_of(const DeltaRuleSpec& spec, std::span<const RecurrentRun> runs,
+                    std::span<const std::int64_t> starts = {}) {
   return {.runs = runs,
+          .starts = starts,
           .key_heads = spec.key_heads,
           .value_heads = spec.value_heads,
           .key_size = spec.key_size,
@@ -98,72 +101,98 @@ Tensor or_zeros(Context& ctx, Tensor gradient, Dtype dtype, const Shape& shape) 
   return zeros;
 }
 
-// Rows of all context-parallel ranks.
-Tensor gather_items(Context& ctx, const Tensor& own) {
-  Group& cp = ctx.mesh.cp();
-  Shape shape = own.shape();
-  shape[0] *= cp.size();
-  Tensor all = ctx.allocate(own.dtype(), shape, "activations");
-  cp.all_gather(own, all, "states").wait();
-  return all;
+// The spans of a layout, and the states that enter and leave those of this rank.
+struct DeltaPass {
+  DeltaRuleSpec spec;
+  SequenceSpans spans;
+  std::vector<RecurrentRun> runs;
+  Tensor entering = {}, transfer = {};  // empty if states do not travel
+
+  DeltaPass(const Context& ctx, const RecurrentRows& rows, const DeltaRuleSpec& of)
+      : spec(of), spans(ctx, *rows.layout), runs(spans.runs()) {}
+
+  DeltaShape shape() const { return shape_of(spec, runs, spans.starts()); }
+  Tensor allocate_states(Context& ctx, std::int64_t columns) const {
+    return ctx.allocate(ctx.wide(), {spans.own(), spec.value_heads * spec.key_size * columns},
+                        "states");
+  }
+};
+
+// For each span of this rank the spans before it in its document, or after it from the last one.
+std::vector<DeltaLink> links_of(const SequenceSpans& spans, bool reverse) {
+  std::vector<DeltaLink> links;
+  for (const RecurrentRun& chain : spans.chains()) {
+    std::vector<std::int64_t> members(spans.order().begin() + chain.row,
+                                      spans.order().begin() + chain.row + chain.count);
+    if (reverse) std::reverse(members.begin(), members.end());
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (!spans.is_own(members[i])) continue;
+      for (std::size_t j = 0; j < i; ++j) {
+        links.push_back({members[i] - spans.first(), members[j]});
+      }
+    }
+  }
+  return links;
 }
 
-// This rank's states at the ends of chains over the items of all ranks.
-Tensor follow_links(Context& ctx, const std::vector<DeltaLink>& links, const Tensor& transfer,
-                    const Tensor& add, bool transpose) {
-  Tensor all_transfers = gather_items(ctx, transfer), all = gather_items(ctx, add);
-  Tensor states = ctx.allocate(add.dtype(), add.shape(), "activations");
+// This rank's states at the ends of chains over the spans of all ranks.
+Tensor follow_links(Context& ctx, const DeltaPass& pass, const Tensor& transfer, const Tensor& add,
+                    bool reverse) {
+  const DeltaRuleSpec& spec = pass.spec;
+  const std::vector<DeltaLink> links = links_of(pass.spans, reverse);
+  Tensor all_transfers = pass.spans.gather(ctx, transfer, "factors of states");
+  Tensor all = pass.spans.gather(ctx, add, reverse ? "gradients of states" : "states");
+  Tensor states = pass.allocate_states(ctx, spec.value_size);
+  ctx.kernels.fill(ctx.stream, states, 0);  // of spans that end a chain
+  auto matrices = [&](const Tensor& x, std::int64_t columns) {
+    return x.view().reshape({x.shape()[0], spec.value_heads, spec.key_size, columns});
+  };
   ctx.kernels.delta_rule.link(ctx.stream, {.links = links,
-                                           .transfer = all_transfers,
-                                           .add = all,
-                                           .states = states,
-                                           .transpose = transpose});
+                                           .transfer = matrices(all_transfers, spec.key_size),
+                                           .add = matrices(all, spec.value_size),
+                                           .states = matrices(states, spec.value_size),
+                                           .transpose = reverse});
   return states;
 }
 
-// The entering states of this rank's pieces, and what its backward needs of the other ranks.
-struct ChainStates {
-  Tensor entering, transfer;
-};
-
-ChainStates exchange_states(Context& ctx, const DeltaInputs& in, const DeltaChain& chain,
-                            const DeltaRuleSpec& spec) {
-  if (chain.items == 0) return {};
-  std::vector<RecurrentRun> runs = chain.runs;
-  std::erase_if(runs, [](const RecurrentRun& run) { return run.leave < 0; });
+// The states that enter this rank's spans.
+void exchange_states(Context& ctx, const DeltaInputs& in, DeltaPass& pass) {
+  if (!pass.spans.travel()) return;
+  std::vector<RecurrentRun> runs = pass.runs;
   for (RecurrentRun& run : runs) run.enter = -1;
-  Tensor leaving = new_states(ctx, chain.items, spec, "activations");
-  Tensor transfer = ctx.allocate(
-      ctx.wide(), {chain.items, spec.value_heads, spec.key_size, spec.key_size}, "activations");
-  ctx.kernels.delta_rule.forward(ctx.stream, {.shape = shape_of(spec, runs),
-                                              .qkv = in.qkv.tensor,
-                                              .g = in.g.tensor,
-                                              .beta = in.beta.tensor,
-                                              .entering = {},
-                                              .out = {},
-                                              .leaving = rows_of(leaving),
-                                              .transfer = transfer});
-  return {follow_links(ctx, chain.entering, transfer, leaving, false), transfer};
+  Tensor leaving = pass.allocate_states(ctx, pass.spec.value_size);
+  pass.transfer = pass.allocate_states(ctx, pass.spec.key_size);
+  ctx.kernels.delta_rule.forward(ctx.stream,
+                                 {.shape = shape_of(pass.spec, runs, pass.spans.starts()),
+                                  .qkv = in.qkv.tensor,
+                                  .g = in.g.tensor,
+                                  .beta = in.beta.tensor,
+                                  .entering = {},
+                                  .out = {},
+                                  .leaving = rows_of(leaving),
+                                  .transfer = pass.transfer});
+  pass.entering = follow_links(ctx, pass, pass.transfer, leaving, false);
 }
 
-// Gradients of the leaving states of this rank's pieces.
+// Gradients of the leaving states of this rank's spans.
 Tensor exchange_gradients(Context& ctx, const DeltaKept& kept, const Tensor& qkv,
-                          const Tensor& dout, const DeltaChain& chain, const ChainStates& states,
-                          const DeltaRuleSpec& spec) {
-  if (chain.items == 0) return {};
-  std::vector<RecurrentRun> runs = chain.runs;
-  std::erase_if(runs, [](const RecurrentRun& run) { return run.enter < 0; });
+                          const Tensor& dout, const DeltaPass& pass) {
+  if (!pass.spans.travel()) return {};
+  std::vector<RecurrentRun> runs = pass.runs;
   for (RecurrentRun& run : runs) run.leave = -1;
-  Tensor dentering = new_states(ctx, chain.items, spec, "gradients");
-  ctx.kernels.delta_rule.backward(ctx.stream, {.shape = shape_of(spec, runs),
-                                               .qkv = qkv,
-                                               .g = kept.g,
-                                               .beta = kept.beta,
-                                               .entering = {},
-                                               .dout = dout,
-                                               .dleaving = {},
-                                               .dentering = rows_of(dentering)});
-  return follow_links(ctx, chain.leaving, states.transfer, dentering, true);
+  Tensor dentering = pass.allocate_states(ctx, pass.spec.value_size);
+  ctx.kernels.fill(ctx.stream, dentering, 0);
+  ctx.kernels.delta_rule.backward(ctx.stream,
+                                  {.shape = shape_of(pass.spec, runs, pass.spans.starts()),
+                                   .qkv = qkv,
+                                   .g = kept.g,
+                                   .beta = kept.beta,
+                                   .entering = {},
+                                   .dout = dout,
+                                   .dleaving = {},
+                                   .dentering = rows_of(dentering)});
+  Tensor dleaving = follow_links(ctx, pass, pass.transfer, dentering, true);
+  return dleaving;
 }
 
 }  // namespace
@@ -259,33 +288,28 @@ Var delta_rule(Context& ctx, const DeltaInputs& in, const RecurrentRows& rows,
   OpScope scope(ctx, "delta_rule");
   check_inputs(ctx, in);
   if (rows.decode != nullptr) return decode(ctx, in, rows, spec);
-  const SequenceLayout& layout = *rows.layout;
-  const Group& cp = ctx.mesh.cp();
-  DeltaChain chain = cp.size() == 1
-                         ? DeltaChain::make(layout.own)
-                         : DeltaChain::make(layout.ring.sets, static_cast<std::size_t>(cp.rank()));
-  ChainStates states = exchange_states(ctx, in, chain, spec);
+  DeltaPass pass(ctx, rows, spec);
+  exchange_states(ctx, in, pass);
   Tensor result = new_output(ctx, in, spec);
-  ctx.kernels.delta_rule.forward(ctx.stream, {.shape = shape_of(spec, chain.runs),
+  // Documents apart, which the threads share out.
+  ctx.kernels.delta_rule.forward(ctx.stream, {.shape = shape_of(spec, pass.spans.document_runs()),
                                               .qkv = in.qkv.tensor,
                                               .g = in.g.tensor,
                                               .beta = in.beta.tensor,
-                                              .entering = rows_of(states.entering),
+                                              .entering = rows_of(pass.entering),
                                               .out = result,
                                               .leaving = {}});
   Var out = make_output(ctx, "delta_rule", result, in.qkv.placement, DeltaKept::tracked(in));
   if (!out.tracked()) return out;
-  ctx.tape->record("delta_rule", ctx.layer,
-                   [kept = DeltaKept(in), chain = std::move(chain), states = std::move(states),
-                    spec, to_out = GradSlot(out)](Backward& back) {
-                     Tensor dout = back.take(to_out);
-                     if (dout.empty()) return;
-                     Tensor qkv = kept.qkv.get(back.ctx);
-                     Tensor dleaving =
-                         exchange_gradients(back.ctx, kept, qkv, dout, chain, states, spec);
-                     DeltaShape shape = shape_of(spec, chain.runs);
-                     add_gradients(back, kept, qkv, dout, shape, {states.entering, dleaving, {}});
-                   });
+  ctx.tape->record(
+      "delta_rule", ctx.layer,
+      [kept = DeltaKept(in), pass = std::move(pass), to_out = GradSlot(out)](Backward& back) {
+        Tensor dout = back.take(to_out);
+        if (dout.empty()) return;
+        Tensor qkv = kept.qkv.get(back.ctx);
+        Tensor dleaving = exchange_gradients(back.ctx, kept, qkv, dout, pass);
+        add_gradients(back, kept, qkv, dout, pass.shape(), {pass.entering, dleaving, {}});
+      });
   return out;
 }
 

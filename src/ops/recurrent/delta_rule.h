@@ -2,18 +2,18 @@
 // K dims, M value heads of V dims; kernels/delta_rule.h has the recurrence. Computed by chunks,
 // whose states pass on within a document, and under context parallelism from rank to rank:
 //
-//   all-gather   of every piece of a document: the state that it leaves when it begins with 0, and
-//                the matrix by which an entering state reaches the leaving one
-//   each rank    carries the states through the pieces before its own
+//   all-gather   of every span of tokens: the state that it leaves when it begins with 0, and the
+//                matrix by which an entering state reaches the leaving one
+//   each rank    carries the states through the spans before its own
 //
-// The backward does the same with the gradients of states, from the last piece to the first.
+// The backward does the same with the gradients of states, from the last span to the first.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "autograd/tape.h"
-#include "ops/recurrent/sequence_pieces.h"
+#include "ops/recurrent/sequence_spans.h"
 
 namespace bev {
 

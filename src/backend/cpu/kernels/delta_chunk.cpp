@@ -27,7 +27,8 @@ KeyChunk<A>::KeyChunk(const ChunkSizes& sizes, ScratchBlock& block)
       qk(block.tile<A>(sizes.row_stride, sizes.row_stride)),
       kk(block.tile<A>(sizes.row_stride, sizes.row_stride)),
       q_factors(block.take<A>(sizes.row_stride)),
-      k_factors(block.take<A>(sizes.row_stride)) {}
+      k_factors(block.take<A>(sizes.row_stride)),
+      first(block.take<int>(sizes.row_stride)) {}
 
 template <class A>
 ValueChunk<A>::ValueChunk(const ChunkSizes& sizes, ScratchBlock& block)
@@ -84,8 +85,26 @@ void normalise_backward(int rows, int columns, double scale, const A* factors, T
   }
 }
 
+namespace {
 template <class A>
-void finish_keys(const ChunkSizes& sizes, KeyChunk<A>& keys) {
+void find_documents(const ChunkSizes& sizes, const DeltaShape& shape, std::int64_t row,
+                    KeyChunk<A>& keys) {
+  std::fill_n(keys.first, sizes.rows, 0);
+  auto start = std::lower_bound(shape.starts.begin(), shape.starts.end(), row);
+  keys.fresh = start != shape.starts.end() && *start == row;
+  for (; start != shape.starts.end() && *start < row + sizes.rows; ++start) {
+    const auto begin = static_cast<int>(*start - row);
+    std::fill(keys.first + begin, keys.first + sizes.rows, begin);
+  }
+}
+}  // namespace
+
+template <class A>
+void finish_keys(const ChunkSizes& sizes, const DeltaShape& shape, std::int64_t row,
+                 KeyChunk<A>& keys) {
+  find_documents(sizes, shape, row, keys);
+  normalise(sizes.rows, sizes.keys, shape.scale, shape.epsilon, keys.q, keys.q_factors);
+  normalise(sizes.rows, sizes.keys, 1, shape.epsilon, keys.k, keys.k_factors);
   transpose(sizes.rows, sizes.keys, keys.k, keys.k_columns);
   multiply(sizes.rows, sizes.rows, sizes.keys, keys.k, keys.k_columns, keys.kk);
   multiply(sizes.rows, sizes.rows, sizes.keys, keys.q, keys.k_columns, keys.qk);
@@ -98,17 +117,19 @@ constexpr double kLeastLogDecay = -1000;
 
 // Rows of D from sums of g, each over its own tokens: differences of long sums would lose digits.
 template <class A>
-void set_decay_rows(const ChunkSizes& sizes, const A* g, std::int64_t stride,
-                    ValueChunk<A>& chunk) {
+void set_decay_rows(const ChunkSizes& sizes, const KeyChunk<A>& keys, const A* g,
+                    std::int64_t stride, ValueChunk<A>& chunk) {
   double sum = 0;
   for (int i = 0; i < sizes.rows; ++i) {
     const double step = std::max(static_cast<double>(g[i * stride]), kLeastLogDecay);
+    const int first = keys.first[i];
     A* __restrict row = chunk.decay.data + i * chunk.decay.stride;
-    for (int j = 0; j < i; ++j) chunk.sums[j] += step;
+    for (int j = first; j < i; ++j) chunk.sums[j] += step;
     chunk.sums[i] = 0;
     sum += step;
-    for (int j = 0; j <= i; ++j) row[j] = exp_of(static_cast<A>(chunk.sums[j]));
-    chunk.enter[i] = exp_of(static_cast<A>(sum));
+    std::fill_n(row, first, A{0});
+    for (int j = first; j <= i; ++j) row[j] = exp_of(static_cast<A>(chunk.sums[j]));
+    chunk.enter[i] = first == 0 && !keys.fresh ? exp_of(static_cast<A>(sum)) : A{0};
   }
   const A* last = chunk.decay.data + (sizes.rows - 1) * chunk.decay.stride;
   std::copy_n(last, sizes.rows, chunk.leave);
@@ -148,7 +169,7 @@ template <class A>
 void set_decays(const ChunkSizes& sizes, const KeyChunk<A>& keys, const A* g, const A* beta,
                 std::int64_t stride, ValueChunk<A>& chunk) {
   for (int i = 0; i < sizes.rows; ++i) chunk.beta[i] = beta[i * stride];
-  set_decay_rows(sizes, g, stride, chunk);
+  set_decay_rows(sizes, keys, g, stride, chunk);
   set_inner_rows(sizes, keys, chunk);
 }
 
@@ -217,20 +238,20 @@ void advance(const ChunkSizes& sizes, const KeyChunk<A>& keys, const ValueChunk<
   multiply_transposed_add(sizes.keys, columns, sizes.rows, keys.k, x, state);
 }
 
-#define BEV_DELTA_CHUNK(A)                                                                   \
-  template struct KeyChunk<A>;                                                               \
-  template struct ValueChunk<A>;                                                             \
-  template void transpose<A>(int, int, Tile<A>, Tile<A>);                                    \
-  template void normalise<A>(int, int, double, double, Tile<A>, A*);                         \
-  template void normalise_backward<A>(int, int, double, const A*, Tile<A>, Tile<A>);         \
-  template void finish_keys<A>(const ChunkSizes&, KeyChunk<A>&);                             \
-  template void set_decays<A>(const ChunkSizes&, const KeyChunk<A>&, const A*, const A*,     \
-                              std::int64_t, ValueChunk<A>&);                                 \
-  template void solve_chunk<A>(const ChunkSizes&, const KeyChunk<A>&, ValueChunk<A>&);       \
-  template void solve<A>(const ChunkSizes&, int, Tile<A>, Tile<A>);                          \
-  template void solve_transposed<A>(const ChunkSizes&, int, Tile<A>, Tile<A>);               \
-  template void correct<A>(const ChunkSizes&, Tile<A>, ValueChunk<A>&);                      \
-  template void advance<A>(const ChunkSizes&, const KeyChunk<A>&, const ValueChunk<A>&, int, \
+#define BEV_DELTA_CHUNK(A)                                                                        \
+  template struct KeyChunk<A>;                                                                    \
+  template struct ValueChunk<A>;                                                                  \
+  template void transpose<A>(int, int, Tile<A>, Tile<A>);                                         \
+  template void normalise<A>(int, int, double, double, Tile<A>, A*);                              \
+  template void normalise_backward<A>(int, int, double, const A*, Tile<A>, Tile<A>);              \
+  template void finish_keys<A>(const ChunkSizes&, const DeltaShape&, std::int64_t, KeyChunk<A>&); \
+  template void set_decays<A>(const ChunkSizes&, const KeyChunk<A>&, const A*, const A*,          \
+                              std::int64_t, ValueChunk<A>&);                                      \
+  template void solve_chunk<A>(const ChunkSizes&, const KeyChunk<A>&, ValueChunk<A>&);            \
+  template void solve<A>(const ChunkSizes&, int, Tile<A>, Tile<A>);                               \
+  template void solve_transposed<A>(const ChunkSizes&, int, Tile<A>, Tile<A>);                    \
+  template void correct<A>(const ChunkSizes&, Tile<A>, ValueChunk<A>&);                           \
+  template void advance<A>(const ChunkSizes&, const KeyChunk<A>&, const ValueChunk<A>&, int,      \
                            Tile<A>, Tile<A>);
 BEV_DELTA_CHUNK(float)
 BEV_DELTA_CHUNK(double)

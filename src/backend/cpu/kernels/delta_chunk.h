@@ -73,6 +73,8 @@ struct KeyChunk {
   Tile<A> q, k, k_columns;   // [C, K] normalised, q also scaled; [K, C]
   Tile<A> qk, kk;            // [C, C]
   A *q_factors, *k_factors;  // 1 / length of each row
+  int* first;                // of each row, the first row of its document in the chunk
+  bool fresh = false;        // a document begins at the first row
 
   KeyChunk(const ChunkSizes& sizes, ScratchBlock& block);
 };
@@ -165,9 +167,10 @@ template <class A>
 void normalise_backward(int rows, int columns, double scale, const A* factors, Tile<A> y,
                         Tile<A> dy);
 
-// Products of the loaded keys and queries.
+// Normalises the loaded keys and queries of rows from `row`, and multiplies them.
 template <class A>
-void finish_keys(const ChunkSizes& sizes, KeyChunk<A>& keys);
+void finish_keys(const ChunkSizes& sizes, const DeltaShape& shape, std::int64_t row,
+                 KeyChunk<A>& keys);
 // Decays, N and P, given g and beta of the chunk (elements `stride` apart).
 template <class A>
 void set_decays(const ChunkSizes& sizes, const KeyChunk<A>& keys, const A* g, const A* beta,

@@ -85,10 +85,7 @@ class ForwardTask {
     const T* k = q + shape_.key_columns();
     load_matrix(q, shape_.columns(), sizes_.rows, sizes_.keys, lane_.keys.q);
     load_matrix(k, shape_.columns(), sizes_.rows, sizes_.keys, lane_.keys.k);
-    normalise(sizes_.rows, sizes_.keys, shape_.scale, shape_.epsilon, lane_.keys.q,
-              lane_.keys.q_factors);
-    normalise(sizes_.rows, sizes_.keys, 1, shape_.epsilon, lane_.keys.k, lane_.keys.k_factors);
-    finish_keys(sizes_, lane_.keys);
+    finish_keys(sizes_, shape_, row, lane_.keys);
   }
 
   void chunk(std::int64_t h, std::int64_t row) {

@@ -10,7 +10,8 @@
 //   dbeta = rows of Y o V - e rows of Z o K + rows of E o K K'
 //   dS <- e_last dS + Q' diag(e) dO + W' dV'
 //
-// The gradient of c is gathered from rows and columns of the products; that of g is its suffix sum.
+// The gradient of c is gathered from rows and columns of the products; that of g is its suffix sum
+// within a document.
 #include "backend/cpu/kernels/delta_chunk.h"
 #include "base/error.h"
 
@@ -117,10 +118,7 @@ class BackwardTask {
     const T* q = args_.qkv.as<T>() + row_ * shape_.columns() + key_column();
     load_matrix(q, shape_.columns(), sizes_.rows, sizes_.keys, lane_.keys.q);
     load_matrix(q + shape_.key_columns(), shape_.columns(), sizes_.rows, sizes_.keys, lane_.keys.k);
-    normalise(sizes_.rows, sizes_.keys, shape_.scale, shape_.epsilon, lane_.keys.q,
-              lane_.keys.q_factors);
-    normalise(sizes_.rows, sizes_.keys, 1, shape_.epsilon, lane_.keys.k, lane_.keys.k_factors);
-    finish_keys(sizes_, lane_.keys);
+    finish_keys(sizes_, shape_, row_, lane_.keys);
   }
 
   // Everything of the forward but the state.
@@ -302,6 +300,7 @@ class BackwardTask {
       sum += lane_.dc[i];
       dg[i * shape_.value_heads] = static_cast<A>(sum);
       dbeta[i * shape_.value_heads] = static_cast<A>(lane_.dbeta[i]);
+      if (lane_.keys.first[i] == i) sum = 0;
     }
   }
 
