@@ -25,6 +25,7 @@ inline constexpr std::string_view kIndexer =
     "--dsa-indexer-topk 64";
 inline constexpr std::string_view kFp8 = "--bf16 --fp8-format hybrid";
 inline constexpr std::string_view kMuon = "--optimizer muon";
+inline constexpr std::string_view kQkClip = "--optimizer muon --qk-clip";
 inline constexpr std::string_view kMup = "--use-mup --mup-base-hidden-size 32";
 inline constexpr std::string_view kSave = "--save TEMP/run";
 inline constexpr std::string_view kLocal =
@@ -215,6 +216,9 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--muon-use-nesterov", kMuon},
     {"--muon-no-split-qkv", kMuon},
     {"--muon-coefficient-type simple", kMuon},
+    {"--qk-clip", kMuon},
+    {"--qk-clip-alpha 0.25", kQkClip},
+    {"--qk-clip-threshold 50", kQkClip},
     {"--muon-num-ns-steps 4", kMuon},
     {"--muon-scale-mode unit_rms_norm", kMuon},
     {"--muon-extra-scale-factor 0.2", kMuon},
@@ -243,6 +247,7 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     // precision
     {"--bf16"},
     {"--fp16"},
+    {"--fp32-residual-connection", "--bf16"},
     {"--loss-scale 8192", "--fp16"},
     {"--initial-loss-scale 65536", "--fp16"},
     {"--min-loss-scale 2", "--fp16"},
@@ -372,6 +377,7 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--log-interval 1"},
     {"--log-throughput"},
     {"--log-params-norm"},
+    {"--log-max-attention-logit"},
     {"--log-progress", kSave},
     {"--log-num-zeros-in-grad"},
     {"--log-memory-interval 5"},
