@@ -45,6 +45,18 @@ void add_preferences(const RunConfig& run, MemoryQuery& query) {
   query.reference = rule.uses_reference() && !own;
 }
 
+// Plans the micro-batch with the most memory: one sequence that all ranks share, as long as they
+// hold.
+void add_shared_sequences(const RunConfig& run, MemoryQuery& query) {
+  ParallelConfig& parallel = query.parallel;
+  const std::int64_t samples = query.micro_batches * query.micro_batch_size;
+  parallel.hybrid_context_parallel = false;
+  parallel.context_parallel_size *= std::exchange(parallel.data_parallel_size, 1);
+  query.seq_length = parallel.max_seqlen_per_dp_cp_rank * parallel.context_parallel_size;
+  query.micro_batch_size = 1;
+  query.micro_batches = ceil_div(samples * run.data.seq_length, query.seq_length);
+}
+
 MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   MemoryQuery query;
   query.model = run.model;
@@ -56,13 +68,15 @@ MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   query.seq_length = run.data.seq_length;
   query.micro_batch_size = run.batch.micro_batch_size;
   query.micro_batches = micro_batches;
+  query.max_attention_logit = run.log.log_max_attention_logit;
   if (run.data.preferences.any()) add_preferences(run, query);
+  if (run.parallel.hybrid_context_parallel) add_shared_sequences(run, query);
   query.device = planned_kernels(run.runtime);
   return plan_memory(query);
 }
 
 Forecast forecast_of(const RunConfig& run) {
-  BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
+  BatchSchedule batches(run.batch.spec(run.parallel.batch_ranks(), run.data.seq_length));
   Forecast forecast;
   if (run.train.train_iters > 0) {
     forecast.iterations = run.train.train_iters;

@@ -44,7 +44,7 @@ std::shared_ptr<const Dataset> resolve_epochs(RunConfig& run, const RunConfig& g
   double epochs = run.train.epochs;
   DataLength length = samples_of_epochs(run.data, epochs, run.model.vocab_size,
                                         static_cast<std::uint64_t>(run.runtime.seed));
-  BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
+  BatchSchedule batches(run.batch.spec(run.parallel.batch_ranks(), run.data.seq_length));
   std::int64_t iterations = batches.iterations_within(length.samples);
   bool rest = batches.samples_after(iterations) < length.samples;
   if (rest && !length.at_most) ++iterations;

@@ -79,11 +79,9 @@ constexpr auto kRenamed = std::to_array<MegatronGroup>({
 constexpr auto kRefused = std::to_array<MegatronGroup>({
     {"fp8-dot-product-attention fp8-multi-head-attention fp8-output-proj",
      "attention and head stay in the model's precision; leave it out"},
-    {"fp32-residual-connection apply-residual-connection-post-layernorm",
-     "the residual is the plain sum in the model's precision; leave it out"},
+    {"apply-residual-connection-post-layernorm",
+     "the residual is the plain sum, never what a norm made of it; leave it out"},
     {"data-parallel-random-init", "copies of a model begin alike; leave it out"},
-    {"log-max-attention-logit qk-clip qk-clip-alpha= qk-clip-threshold=",
-     "logits of attention are never written; leave it out"},
     {"output-logit-dtype=", "the loss takes logits in f32; leave it out"},
     {"mup-width-mult=", "the width over --mup-base-hidden-size is computed; leave it out"},
     {"replication-factor=",
@@ -149,9 +147,6 @@ constexpr auto kNotBuilt = std::to_array<MegatronGroup>({
      "weights in shards that are gathered for each use (GTP)",
      "--data-parallel-sharding-strategy optim_grads_params shares them out over data-parallel "
      "ranks"},
-    {"hybrid-context-parallel max-seqlen-per-dp-cp-rank= max-seqlen-per-cp-rank=",
-     "context parallelism that follows the length of each sequence",
-     "--context-parallel-size is fixed"},
     {"reuse-grad-buf-for-mxfp8-param-ag fp4-param-gather",
      "8-bit and 4-bit parameters in the gradients' buffer", "--fp8-param-gather is there for FP8"},
     {"moe-latent-size=", "experts of latents"},

@@ -6,6 +6,7 @@
 
 #include "app/megatron_flags.h"
 #include "app/options.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/problems.h"
@@ -14,6 +15,7 @@
 #include "data/gpt/split.h"
 #include "models/families/family.h"
 #include "models/lora.h"
+#include "models/rope.h"
 #include "parallel/engine.h"
 #include "parallel/pipeline/layout_text.h"
 #include "parallel/pipeline/pipeline_layout.h"
@@ -99,7 +101,7 @@ void check_position(const RunConfig& run, const BatchSchedule& batches, Problems
 void check_schedules(const RunConfig& run, Problems& out) {
   // The batches of a replay are in its file; without it there is nothing to count.
   if (!run.data.replay_flag().empty() && run.batch.replay.empty()) return;
-  BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
+  BatchSpec spec = run.batch.spec(run.parallel.batch_ranks(), run.data.seq_length);
   Problems batch = batch_problems(
       spec, std::max(run.loader.consumed_train_samples, run.checkpoint.loaded_samples));
   append(out, batch);
@@ -200,7 +202,7 @@ void check_tensor_parallel(const RunConfig& run, Problems& out) {
 // The micro-batch counts of the iterations; empty if the batch sizes are not known.
 std::vector<std::int64_t> micro_batch_counts(const RunConfig& run) {
   if (!run.data.replay_flag().empty() && run.batch.replay.empty()) return {};
-  BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
+  BatchSpec spec = run.batch.spec(run.parallel.batch_ranks(), run.data.seq_length);
   if (!batch_problems(spec).empty()) return {};
   BatchSchedule batches(spec);
   std::vector<std::int64_t> counts;
@@ -416,11 +418,11 @@ void check_evaluation(const RunConfig& run, Problems& out) {
   bool validates = run.train.eval_interval > 0, sets = eval.multiple_validation_sets;
   std::int64_t micro =
       eval.eval_micro_batch_size > 0 ? eval.eval_micro_batch_size : run.batch.micro_batch_size;
-  std::int64_t block = micro * run.parallel.data_parallel_size, batch = eval.eval_global_batch_size;
+  std::int64_t block = micro * run.parallel.batch_ranks(), batch = eval.eval_global_batch_size;
   if (batch == 0 && eval.eval_micro_batch_size > 0) batch = run.batch.global_batch_size;
   if (batch % std::max<std::int64_t>(block, 1) != 0) {
     out.push_back(concat("--eval-global-batch-size: ", batch, " is not divisible by micro batch ",
-                         "size ", micro, " x data-parallel size ", run.parallel.data_parallel_size,
+                         "size ", micro, " x data-parallel size ", run.parallel.batch_ranks(),
                          " = ", block, "; use ", (batch / block + 1) * block,
                          " or another --eval-micro-batch-size"));
   }
@@ -465,6 +467,57 @@ void check_data(const RunConfig& run, Problems& out) {
   check_conversations(run, out);
   check_preferences(run, out);
   check_split(run.data.split_weights(), out);
+}
+
+// Whatever couples the ranks that share a sequence by more than attention.
+void check_hybrid_context(const RunConfig& run, Problems& out) {
+  if (!run.parallel.hybrid_context_parallel) return;
+  auto refuse = [&](bool given, const char* what, const char* cure) {
+    if (given) out.push_back(concat("--hybrid-context-parallel: excludes ", what, "; ", cure));
+  };
+  const std::int64_t ranks = run.parallel.context_parallel_size * run.parallel.data_parallel_size;
+  refuse(run.model.moe.any(), "--num-experts, whose losses are sums over whole sequences",
+         "use --context-parallel-size alone");
+  refuse(run.fp8.used(), "--fp8-format, whose scales the ranks of a sequence share",
+         "train in bf16, or use --context-parallel-size alone");
+  refuse(run.model.num_labels > 0 || run.data.preferences.any(),
+         "objectives of whole samples (--num-labels, --objective)",
+         "use --context-parallel-size alone");
+  refuse(rope_depends_on_length(run.model), "--rope-scaling-type dynamic and longrope",
+         "use --context-parallel-size alone");
+  const std::int64_t longest = run.parallel.max_seqlen_per_dp_cp_rank * ranks;
+  if (run.data.seq_length > longest && longest > 0) {
+    out.push_back(concat("--seq-length: ", run.data.seq_length, " tokens do not fit ", ranks,
+                         " ranks of --max-seqlen-per-dp-cp-rank ",
+                         run.parallel.max_seqlen_per_dp_cp_rank, "; give at least ",
+                         ceil_div(run.data.seq_length, ranks) + 1));
+  }
+}
+
+// What a training run in f32 or f64 does anyway.
+void check_residual(const RunConfig& run, Problems& out) {
+  const Dtype dtype = run.precision.model_dtype();
+  if (!run.model.fp32_residual_connection || size_of(dtype) == 2) return;
+  out.push_back(concat("--fp32-residual-connection: the run is in ", name_of(dtype),
+                       " throughout; add --bf16 or --fp16, or leave it out"));
+}
+
+void check_qk_clip(const RunConfig& run, Problems& out) {
+  const QkClipConfig &qk = run.optim.qk, none;
+  const bool set = qk.alpha != none.alpha || qk.threshold != none.threshold;
+  if (set && !qk.qk_clip) {
+    out.push_back(concat(qk.alpha != none.alpha ? "--qk-clip-alpha" : "--qk-clip-threshold",
+                         ": does nothing without --qk-clip; add it"));
+  }
+  if (!qk.qk_clip) return;
+  if (run.model.qk_layernorm && !run.model.multi_latent_attention) {
+    out.push_back(
+        "--qk-clip: excludes --qk-layernorm, which makes queries and keys of one size whatever "
+        "their weights are; leave one out");
+  }
+  if (run.model.lora.used()) {
+    out.push_back("--qk-clip: scales weights that --lora-rank freezes; leave one out");
+  }
 }
 
 void check_fp8(const RunConfig& run, Problems& out) {
@@ -637,7 +690,7 @@ std::vector<std::string> RunConfig::resolve_schedule() {
   check_length(*this, problems);
   check_replay(*this, problems);
   append(problems, optim.resolve(train.train_iters, train.train_samples));
-  batch.resolve(parallel.data_parallel_size);
+  batch.resolve(parallel.batch_ranks());
   check_schedules(*this, problems);
   return problems;
 }
@@ -655,6 +708,9 @@ std::vector<std::string> RunConfig::resolve() {
   append(problems, profile.problems(train));
   append(problems, checkpoint.problems());
   check_upcycling(*this, problems);
+  check_residual(*this, problems);
+  check_hybrid_context(*this, problems);
+  check_qk_clip(*this, problems);
   check_adapters(*this, problems);
   check_sequence(*this, problems);
   check_data(*this, problems);
@@ -663,10 +719,10 @@ std::vector<std::string> RunConfig::resolve() {
 
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
                                          const ModelConfig& model, bool upcycled) {
-  constexpr std::array<std::string_view, 9> kFree = {
-      "hidden-dropout", "attention-dropout", "init-method-std",
-      "rotary-base",    "rotary-base-local", "max-position-embeddings",
-      "mtp-num-layers", "pad-token",         "mtp-loss-scaling-factor"};
+  constexpr std::array<std::string_view, 10> kFree = {
+      "hidden-dropout",          "attention-dropout",       "init-method-std", "rotary-base",
+      "rotary-base-local",       "max-position-embeddings", "mtp-num-layers",  "pad-token",
+      "mtp-loss-scaling-factor", "fp32-residual-connection"};
   Problems out;
   const ModelConfig given = canonical(model);
   for (const Setting& setting : options.settings()) {

@@ -175,7 +175,7 @@ std::string architecture_text(const ModelConfig& given) {
 }
 
 std::string length_text(const RunConfig& run, double training_tokens) {
-  BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
+  BatchSchedule batches(run.batch.spec(run.parallel.batch_ranks(), run.data.seq_length));
   std::int64_t iterations = run.train.train_iters > 0
                                 ? run.train.train_iters
                                 : batches.iterations_within(run.train.train_samples);

@@ -75,6 +75,9 @@ struct Context {
   FiniteProbe* probe = nullptr;  // checks every result (synchronises with the device); nullptr: off
   Trace* trace = nullptr;        // records spans; nullptr: off
   const MetricBlock* metrics = nullptr;  // sums of the training step; nullptr: none
+  // [layers, heads] in the wide dtype: the largest attention logits of the step so far, which
+  // attention raises; empty: nobody asks.
+  View max_logits = {};
   // Accumulators of the routers' choices, updated in the backward; nullptr: none.
   const RouterStatistics* routers = nullptr;
   // Counter of rows dropped by fixed-size expert exchanges (f64, device); nullptr: all exchanges

@@ -39,9 +39,9 @@ MetricId MetricBlock::declare(MetricSpec spec) {
   return {entries_.size() - 1};
 }
 
-void MetricBlock::declare_table(Dtype dtype, const Shape& shape) {
-  table_.dtype = dtype;
-  table_.shape = shape;
+TableId MetricBlock::declare_table(Dtype dtype, const Shape& shape, Reduction reduction) {
+  tables_.push_back({.view = {nullptr, dtype, shape}, .reduction = reduction});
+  return {tables_.size() - 1};
 }
 
 std::size_t MetricBlock::place(MetricPhase phase, std::size_t word) {
@@ -54,11 +54,11 @@ std::size_t MetricBlock::place(MetricPhase phase, std::size_t word) {
 void MetricBlock::allocate(Arena& arena) {
   constexpr std::size_t kTableAlignment = 8;  // in words: the alignment of an allocation
   update_begin_ = place(MetricPhase::kStep, 0);
-  update_end_ = table_begin_ = place(MetricPhase::kUpdate, update_begin_);
+  update_end_ = place(MetricPhase::kUpdate, update_begin_);
   std::size_t words = update_end_;
-  if (table_.shape.ndim() > 0) {
-    table_begin_ = round_up(update_end_, kTableAlignment);
-    words = table_begin_ + ceil_div(table_.bytes(), sizeof(double));
+  for (Table& table : tables_) {
+    table.word = round_up(words, kTableAlignment);
+    words = table.word + ceil_div(table.view.bytes(), sizeof(double));
   }
   memory_ = Tensor(arena, Dtype::kF64, {static_cast<std::int64_t>(words)}, "step");
 }
@@ -76,10 +76,11 @@ double* MetricBlock::find(std::string_view name) const {
   return nullptr;
 }
 
-View MetricBlock::table() const {
-  View table = table_;
-  if (table.shape.ndim() > 0) table.data = memory_.as<double>() + table_begin_;
-  return table;
+View MetricBlock::table(TableId id) const {
+  const Table& table = tables_[id.index];
+  View view = table.view;
+  view.data = memory_.as<double>() + table.word;
+  return view;
 }
 
 bool MetricBlock::shows(MetricPhase phase) const {
@@ -98,8 +99,8 @@ void MetricBlock::reduce(Group& world, MetricPhase phase) const {
     return;
   }
   world.all_reduce(memory_.rows(0, update), Reduction::kSum, "metrics of the step").wait();
-  if (View rows = table(); !rows.empty()) {
-    world.all_reduce(rows, Reduction::kSum, "metrics by row").wait();
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    world.all_reduce(table({i}), tables_[i].reduction, "metrics by row").wait();
   }
 }
 
@@ -112,11 +113,11 @@ double MetricBlock::sum(const std::vector<double>& copy, MetricId id) const {
   return copy[entries_[id.index].word];
 }
 
-std::vector<double> MetricBlock::table_values(const std::vector<double>& copy) const {
-  if (table_.shape.ndim() == 0) return {};
-  return visit_float(table_.dtype, [&](auto type) {
-    const auto* values = reinterpret_cast<const decltype(type)*>(copy.data() + table_begin_);
-    return std::vector<double>(values, values + table_.numel());
+std::vector<double> MetricBlock::table_values(const std::vector<double>& copy, TableId id) const {
+  const Table& table = tables_[id.index];
+  return visit_float(table.view.dtype, [&](auto type) {
+    const auto* values = reinterpret_cast<const decltype(type)*>(copy.data() + table.word);
+    return std::vector<double>(values, values + table.view.numel());
   });
 }
 

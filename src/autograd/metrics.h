@@ -61,13 +61,16 @@ struct Metric {
 struct MetricId {
   std::size_t index = 0;
 };
+struct TableId {
+  std::size_t index = 0;
+};
 
 class MetricBlock {
  public:
   // All ranks must declare the same metrics in the same order, which is the order of tell().
   MetricId declare(MetricSpec spec);
-  // Declares one table of sums with its own dtype, for statistics that are added row by row.
-  void declare_table(Dtype dtype, const Shape& shape);
+  // Declares a table with its own dtype, for statistics of many rows, and how ranks reduce it.
+  TableId declare_table(Dtype dtype, const Shape& shape, Reduction reduction = Reduction::kSum);
   void allocate(Arena& arena);
 
   // The address to which this rank adds (f64, on the device).
@@ -75,15 +78,14 @@ class MetricBlock {
   // The address by name; nullptr if the metric was not declared or is hidden, so that nobody reads
   // it.
   double* find(std::string_view name) const;
-  // The table; empty if none was declared.
-  View table() const;
+  View table(TableId id) const;
   // Whether any metric of the phase is shown.
   bool shows(MetricPhase phase) const;
 
   // Zeroes all sums at the start of a step.
   void clear(Context& ctx) const;
-  // All-reduces the sums of a phase over the world; the table, which has another dtype, by a second
-  // all-reduce. Collective.
+  // All-reduces the sums of a phase over the world; in the step's also the tables, which have
+  // dtypes of their own, one by one. Collective.
   void reduce(Group& world, MetricPhase phase) const;
   // Copies the block to the host asynchronously. `copy` is valid after wait() and must live until
   // then.
@@ -91,7 +93,7 @@ class MetricBlock {
 
   // Values of such a copy:
   double sum(const std::vector<double>& copy, MetricId id) const;
-  std::vector<double> table_values(const std::vector<double>& copy) const;
+  std::vector<double> table_values(const std::vector<double>& copy, TableId id) const;
   // All metrics but hidden ones, given the weights of the objective's terms. The result is valid
   // until the next call; value() reads one of them, set() sets a kHost metric.
   std::span<const Metric> tell(const std::vector<double>& copy, std::span<const double> weights,
@@ -105,13 +107,18 @@ class MetricBlock {
     std::size_t word = 0;  // offset in the block
     std::size_t told = 0;  // index in told_
   };
+  struct Table {
+    View view;  // dtype and shape
+    Reduction reduction = Reduction::kSum;
+    std::size_t word = 0;  // offset in the block
+  };
   std::size_t place(MetricPhase phase, std::size_t word);
 
   std::vector<Entry> entries_;
   std::vector<Metric> told_;
-  View table_;  // dtype and shape
-  // Offsets in words: sums of the step, sums of the update, padding, the table.
-  std::size_t update_begin_ = 0, update_end_ = 0, table_begin_ = 0;
+  std::vector<Table> tables_;
+  // Offsets in words: sums of the step, then sums of the update, then the tables.
+  std::size_t update_begin_ = 0, update_end_ = 0;
   Tensor memory_;
 };
 

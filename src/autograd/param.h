@@ -28,6 +28,24 @@ constexpr Dtype stored_dtype(ParamFormat format, Dtype dtype) {
   return format == ParamFormat::kF32 ? wide_of(dtype) : dtype;
 }
 
+// What QK-clip multiplies rows of a weight by, with eta = min(1, threshold / largest logit).
+enum class LogitPower : std::uint8_t {
+  kQuery,  // eta^alpha
+  kKey,    // eta^(1 - alpha)
+  kWhole,  // eta: dims of queries whose keys have no weight of the head
+};
+// Rows [begin + g * stride, begin + g * stride + count) of a weight scale the logits of group g.
+struct LogitRows {
+  std::int64_t begin = 0, count = 0, stride = 0;
+  LogitPower power = LogitPower::kQuery;
+};
+// The rows of a weight from which queries or keys of attention come.
+struct LogitScaling {
+  std::int64_t layer = -1;
+  std::int64_t groups = 0, group_heads = 0;  // groups of query heads that share a key head
+  std::vector<LogitRows> rows = {};          // empty: the weight is none
+};
+
 enum class InitKind : std::uint8_t {
   kNormal,
   kUniform,
@@ -70,6 +88,7 @@ struct Param {
   bool counted = true;  // false: excluded from the norms of gradients and parameters
   bool table = false;   // embedding or output layer: no hidden matrix to optimizers and MuP
   bool fused = false;   // each segment of the split is a matrix of its own (q | k | v)
+  LogitScaling logits;  // of queries and keys
   Fp8Recipe fp8;        // of the GEMMs that use it
   // Takes this parameter's place where adapters apply (in_use()); null: nothing does.
   Param* trained_copy = nullptr;

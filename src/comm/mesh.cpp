@@ -180,6 +180,10 @@ std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup
   return {};
 }
 
+std::vector<int> sequence_block_of(const MeshShape& shape, std::int64_t rank, std::int64_t ranks) {
+  return block_of(group_members(shape, rank, {Axis::kDp}), rank, ranks);
+}
+
 ParamPart part_of(const Split& split, const MeshShape& shape, const MeshCoordinate& at) {
   if (split.of_experts()) return {shape.etp, at.etp, shape.ep, at.ep};
   return {shape.tp, at.tp};
@@ -193,12 +197,18 @@ Mesh::Mesh(World& world, const MeshShape& shape, GroupMaker* device)
     : shape_(shape), activity_(world.activity()) {
   check_shape(shape, world.size());
   at_ = coordinate_of(shape, world.rank());
+  auto make = [&](const std::string& name, const std::vector<int>& members) {
+    std::unique_ptr<Group> host = world.make_group(name, members);
+    return device != nullptr ? device->make_group(std::move(host)) : std::move(host);
+  };
   for (int i = 0; i < kMeshGroupCount; ++i) {
     auto group = static_cast<MeshGroup>(i);
-    std::unique_ptr<Group> host =
-        world.make_group(std::string(name_of(group)), members_of(shape, world.rank(), group));
     groups_[static_cast<std::size_t>(i)] =
-        device != nullptr ? device->make_group(std::move(host)) : std::move(host);
+        make(std::string(name_of(group)), members_of(shape, world.rank(), group));
+  }
+  for (std::int64_t ranks = 1; shape.shared_tokens > 0 && shape.dp % ranks == 0; ranks *= 2) {
+    sequence_blocks_.push_back(make("sequence block of " + std::to_string(ranks),
+                                    sequence_block_of(shape, world.rank(), ranks)));
   }
 }
 

@@ -24,6 +24,9 @@ struct MeshShape {
   std::int64_t cp_inner = 1;      // adjacent cp ranks that exchange heads (Ulysses); others: ring
   std::int64_t dp_instances = 1;  // replicas of the sharded state among dp x cp ranks (HSDP)
   std::vector<std::int64_t> embedding_stages = {};  // pp ranks that hold the word embeddings
+  // Dynamic context parallelism: blocks of 2, 4, .. adjacent dp ranks share sequences, so that no
+  // rank has more tokens than this in a micro-batch; 0: off.
+  std::int64_t shared_tokens = 0;
 
   std::int64_t size() const { return tp * cp * dp * pp; }
   std::int64_t edp() const { return tp * cp * dp / (etp * ep); }
@@ -76,6 +79,8 @@ inline constexpr int kMeshGroupCount = 19;
 std::string_view name_of(MeshGroup group);
 // World ranks of the group that contains `rank`.
 std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup group);
+// The block of so many adjacent dp ranks, a power of two, with this rank.
+std::vector<int> sequence_block_of(const MeshShape& shape, std::int64_t rank, std::int64_t ranks);
 
 class Mesh;
 // Which part of a parameter a rank holds.
@@ -98,6 +103,10 @@ class Mesh {
   Group& grads() const { return group(MeshGroup::kGrads); }
   Group& embedding() const { return group(MeshGroup::kEmbedding); }
   Group& world() const { return group(MeshGroup::kWorld); }
+  // With MeshShape::shared_tokens: the block of 2^power dp ranks, of which there are whole ones.
+  Group& sequence_block(int power) const {
+    return *sequence_blocks_[static_cast<std::size_t>(power)];
+  }
   Activity& activity() const { return activity_; }
   // True if Group::capturable() holds for the groups of all ranks. Collective call.
   bool capturable() const;
@@ -107,6 +116,7 @@ class Mesh {
   MeshCoordinate at_;
   Activity& activity_;
   std::array<std::unique_ptr<Group>, kMeshGroupCount> groups_;
+  std::vector<std::unique_ptr<Group>> sequence_blocks_;
 };
 
 }  // namespace bev

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "data/sequence_schedule.h"
 #include "kernels/device.h"
 
 namespace bev {
@@ -189,10 +190,7 @@ BatchField upload_field(Context& ctx, std::span<const TokenSample> samples, std:
   return out;
 }
 
-// `like` has the fields of the batch, because a rank may have no samples at all.
-MicroBatch make_batch_like(Context& ctx, std::span<const SampleField> like,
-                           std::span<const TokenSample> samples, std::int64_t first_sample,
-                           const MtpSpec& mtp) {
+std::vector<SampleShape> shapes_of(std::span<const TokenSample> samples) {
   std::vector<SampleShape> shapes;
   for (const TokenSample& sample : samples) {
     shapes.push_back({sample.documents});
@@ -201,14 +199,29 @@ MicroBatch make_batch_like(Context& ctx, std::span<const SampleField> like,
     BEV_CHECK(tokens == static_cast<std::int64_t>(sample.tokens.size()), ErrorKind::kInternal,
               "batch: documents add up to ", tokens, " tokens of ", sample.tokens.size());
   }
+  return shapes;
+}
+
+// This rank's rows of the samples, without fields.
+MicroBatch make_batch(Context& ctx, std::span<const TokenSample> samples, SequenceLayout layout,
+                      const MtpSpec& mtp) {
   MicroBatch batch;
-  batch.layout = SequenceLayout::make(ctx, shapes, first_sample);
+  batch.layout = std::move(layout);
   batch.tokens = upload_tokens(ctx, samples, batch.layout);
   batch.targets = upload_targets(ctx, samples, batch.layout);
   upload_positions(ctx, samples, batch.layout);
   for (std::int64_t depth = 0; depth < mtp.depths; ++depth) {
     batch.mtp.push_back(mtp_tokens(ctx, samples, batch.layout, depth + 1, mtp.weight));
   }
+  return batch;
+}
+
+// `like` has the fields of the batch, because a rank may have no samples at all.
+MicroBatch make_batch_like(Context& ctx, std::span<const SampleField> like,
+                           std::span<const TokenSample> samples, std::int64_t first_sample,
+                           const MtpSpec& mtp) {
+  MicroBatch batch =
+      make_batch(ctx, samples, SequenceLayout::make(ctx, shapes_of(samples), first_sample), mtp);
   for (std::size_t i = 0; i < like.size(); ++i) {
     batch.fields.push_back(upload_field(ctx, samples, i, like[i], batch.layout, first_sample));
   }
@@ -224,9 +237,82 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
   return make_batch_like(ctx, fields, samples, first_sample, mtp);
 }
 
+namespace {
+
+// A document of a sample as a sample of its own.
+struct Document {
+  TokenSample sample;
+  SampleOrigin origin;
+};
+
+template <class T>
+std::vector<T> part_of_values(const std::vector<T>& values, std::int64_t begin, std::int64_t end) {
+  if (values.empty()) return {};
+  return {values.begin() + begin, values.begin() + end};
+}
+
+std::vector<Document> documents_of(std::span<const TokenSample> samples) {
+  std::vector<Document> documents;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const TokenSample& whole = samples[i];
+    BEV_CHECK(whole.fields.empty(), ErrorKind::kConfig,
+              "--hybrid-context-parallel: batches with the field '", whole.fields.front().id.name,
+              "' are not divided into sequences; leave it out");
+    std::int64_t begin = 0;
+    for (std::int32_t length : whole.documents) {
+      const std::int64_t end = begin + length;
+      Document& document = documents.emplace_back();
+      document.origin = {static_cast<std::int64_t>(i), begin};
+      document.sample = {part_of_values(whole.tokens, begin, end),
+                         part_of_values(whole.targets, begin, end),
+                         part_of_values(whole.weights, begin, end),
+                         {length},
+                         part_of_values(whole.positions, begin, end)};
+      begin = end;
+    }
+  }
+  return documents;
+}
+
+MicroBatch shared_micro_batch(Context& ctx, std::span<const Document> documents,
+                              const SequencePack& pack, const MtpSpec& mtp) {
+  std::vector<TokenSample> samples;
+  std::vector<SampleOrigin> origins;
+  for (std::size_t i : pack.sequences) {
+    samples.push_back(documents[i].sample);
+    origins.push_back(documents[i].origin);
+  }
+  return make_batch(ctx, samples,
+                    SequenceLayout::make_shared(ctx, shapes_of(samples), origins, pack.power), mtp);
+}
+
+std::vector<MicroBatch> shared_micro_batches(Context& ctx, std::span<const TokenSample> global,
+                                             const MtpSpec& mtp) {
+  const std::vector<Document> documents = documents_of(global);
+  std::vector<std::int64_t> lengths;
+  for (const Document& document : documents) {
+    lengths.push_back(std::ssize(document.sample.tokens));
+  }
+  const SequenceSchedule schedule =
+      schedule_sequences(lengths, {ctx.mesh.shape().dp, ctx.mesh.shape().shared_tokens});
+  std::vector<MicroBatch> batches;
+  for (const SequencePack& pack : schedule.packs) {
+    if (!pack.holds(ctx.mesh.at().dp)) continue;
+    batches.push_back(shared_micro_batch(ctx, documents, pack, mtp));
+  }
+  // Collectives of the ranks' micro-batches meet one by one.
+  while (std::ssize(batches) < schedule.micro_batches) {
+    batches.push_back(shared_micro_batch(ctx, documents, {}, mtp));
+  }
+  return batches;
+}
+
+}  // namespace
+
 std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
                                            std::int64_t micro_batch_size, const MtpSpec& mtp) {
   const MeshShape& shape = ctx.mesh.shape();
+  if (shape.shared_tokens > 0) return shared_micro_batches(ctx, global, mtp);
   auto total = static_cast<std::int64_t>(global.size());
   std::int64_t block = micro_batch_size * shape.dp;
   std::vector<MicroBatch> batches;

@@ -60,7 +60,9 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
 
 // This rank's micro-batches of a global batch: the batch is cut into blocks of size * dp samples,
 // and data-parallel rank r takes the r-th `size` of each block (Megatron's order). If the last
-// block is short, its samples are distributed in order, so shares may be unequal or empty.
+// block is short, its samples are distributed in order, so shares may be unequal or empty. With
+// MeshShape::shared_tokens the documents are shared out by schedule_sequences() instead; all ranks
+// have equally many micro-batches, the last of which may be empty.
 std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
                                            std::int64_t micro_batch_size, const MtpSpec& mtp = {});
 

@@ -242,7 +242,7 @@ Var ModelRunner::hidden_states(const MicroBatch& batch, const DecodeStep& step) 
   Var input;
   if (!stage.range().first) {
     BoundaryTensor boundary = stage.boundary_in(ctx, batch, false).front();
-    Tensor received = ctx.allocate(ctx.dtype, boundary.shape, "activations");
+    Tensor received = ctx.allocate(boundary.dtype, boundary.shape, "activations");
     pp.receive(received, pp.rank() - 1, 0, boundary.id.name).wait();
     input = Var{received, boundary.placement, -1, nullptr};
   }

@@ -51,6 +51,9 @@ struct AttentionForwardArgs {
   // step reads its progress here.
   const AttentionRun* device_runs = nullptr;
   KeyPages pages = {};
+  // [N] in the accumulate type; empty: not wanted. Element h is raised to the largest score of head
+  // h that enters a softmax. Only by backends without bound_logits.
+  View max_logits = {};
 };
 
 // Merges attention over two disjoint sets of keys (ring attention, split-KV): for all rows of the
@@ -97,6 +100,10 @@ struct AttentionKernels {
   void (*backward)(const Stream&, const AttentionBackwardArgs&);
   void (*add_sinks)(const Stream&, const AttentionSinkArgs&);
   void (*sink_terms)(const Stream&, const SinkTermsArgs&);
+  // Raises max_logits [N], which is not below 0, to the largest of lse [T, N] of each head, of all
+  // keys and no sinks. That is above the largest score by at most the logarithm of the number of
+  // keys. Null: forward raises max_logits, to the largest score itself.
+  void (*bound_logits)(const Stream&, const View& lse, const View& max_logits);
 };
 
 }  // namespace bev

@@ -36,7 +36,8 @@ struct SegmentSumArgs {
 };
 
 struct ElementwiseKernels {
-  // out = a + b, same floating dtype; out may alias either.
+  // out = a + b, same floating dtype; out may alias either. b may be of 16 bits where a and out are
+  // f32.
   void (*add)(const Stream&, const View& a, const View& b, const View& out);
   // y = beta * y + alpha * x; floating dtypes may differ, computed in y's accumulate type.
   void (*axpby)(const Stream&, double alpha, const View& x, double beta, const View& y);

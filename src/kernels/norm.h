@@ -10,8 +10,10 @@
 namespace bev {
 
 // s = x (+ residual); y = (s - mean) * rstd * (offset + weight) + bias; mean only for LayerNorm.
-// x, residual, sum, y: [T, H] of one dtype. weight, bias: [H] of the same dtype. Statistics are
-// computed in the accumulate type and kept in mean, rstd [T] of that type (f32, or f64 for f64).
+// x, residual, sum, y: [T, H] of one dtype. weight, bias: [H] of the same dtype. With an f32
+// residual stream and y, weight, bias of 16 bits, residual and sum are f32 and x is of y's dtype,
+// or without a residual x is f32. Statistics are computed in the accumulate type and kept in mean,
+// rstd [T] of that type (f32, or f64 for f64).
 struct NormForwardArgs {
   View x;
   View residual;  // empty: none
@@ -27,10 +29,11 @@ struct NormForwardArgs {
   float* amax = nullptr;
 };
 
-// dx = input gradient of the norm (+ dsum, the gradient that reaches s on the residual path). dx
-// may alias dsum or dy. dweight, dbias [H] in the gradient dtype (f32, bf16 or f64) = beta * old +
-// new, summed in the accumulate type; empty: not wanted. Sums over rows have a fixed order that
-// depends only on the shape.
+// dx = input gradient of the norm (+ dsum, the gradient that reaches s on the residual path). dy
+// has the dtype of y; dsum and dx have that of s, and dx may alias those that have its dtype.
+// dweight, dbias [H] in the gradient dtype (f32, bf16 or f64) = beta * old + new, summed in the
+// accumulate type; empty: not wanted. Sums over rows have a fixed order that depends only on the
+// shape.
 struct NormBackwardArgs {
   View dy;
   View s;     // the norm's input

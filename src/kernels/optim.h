@@ -115,6 +115,21 @@ struct ClipArgs {
   const double* lost_rows = nullptr;  // device; null: no rows can be dropped
 };
 
+// QK-clip (MuonClip, arXiv 2507.20534): row r of a query or key weight, and of its copy in the
+// model, is multiplied by min(1, threshold / m)^powers[r], where m is the largest of max_logits
+// over the heads of group groups[r]. Any floating dtypes; nothing is written if state->skip is set.
+struct QkClipArgs {
+  View main, values;                     // a flat range; values may alias main
+  std::int64_t first = 0;                // index of its first element in the flattened weight
+  std::int64_t columns = 0;              // of the weight
+  const std::int32_t* groups = nullptr;  // [rows of the weight], device; -1: not scaled
+  const double* powers = nullptr;        // [rows of the weight], device
+  View max_logits;                       // [N], f32 or f64, of the weight's layer
+  std::int64_t group_heads = 0;
+  double threshold = 0;
+  const StepState* state = nullptr;
+};
+
 struct OptimKernels {
   void (*adam)(const Stream&, const AdamRule&, std::span<const AdamRange>);
   void (*sgd)(const Stream&, const SgdArgs&);
@@ -130,6 +145,7 @@ struct OptimKernels {
   // *count (f64, device) += number of zero elements in all tensors, which have one dtype.
   void (*count_zeros)(const Stream&, std::span<const View> tensors, double* count);
   void (*clip)(const Stream&, const ClipArgs&);
+  void (*qk_clip)(const Stream&, const QkClipArgs&);
   void (*normal)(const Stream&, const NormalArgs&);
 };
 

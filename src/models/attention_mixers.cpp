@@ -22,6 +22,7 @@ LatentOptions latent_options(const ModelConfig& config) {
 AttentionOptions attention_options(const ModelConfig& config, const LayerSpec& spec,
                                    std::int64_t number, const BuildOptions& build) {
   AttentionOptions o;
+  o.layer = number;
   o.hidden_size = config.hidden_size;
   o.heads = config.num_attention_heads;
   o.kv_heads = config.kv_heads();

@@ -213,6 +213,10 @@ void block_fields(ModelConfig& model, FieldList& list) {
   list.shorthand("post-norms", {{"norm-placement", "pre_and_post"}},
                  "norms after attention and MLP as well");
   list.add("parallel-residual", model.parallel_residual, "attention and MLP read the same input");
+  list.add(
+      "fp32-residual-connection", model.fp32_residual_connection,
+      "keep the residual stream in fp32 in runs of 16 bits: embeddings, residual sums, what norms "
+      "read and what pipeline stages send");
   list.add("residual-multiplier", model.residual_multiplier,
            "factor of what attention and MLP add to the residual stream")
       .above(0);

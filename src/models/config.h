@@ -185,6 +185,9 @@ struct ModelConfig {
 
   // Training-time choices that belong to the model.
   MoeTraining moe_training;
+  // Keeps the residual stream in fp32 in models of 16 bits; linear layers compute in the model's
+  // dtype.
+  bool fp32_residual_connection = false;
   double hidden_dropout = 0.0;
   double attention_dropout = 0.0;
   double init_method_std = 0.02;

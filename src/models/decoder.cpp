@@ -175,11 +175,13 @@ namespace {
 BoundaryId mtp_states(std::int64_t depth) { return {"MTP hidden states", depth}; }
 }  // namespace
 
-Boundary Decoder::boundary(const Context& ctx, const MicroBatch& batch, std::int64_t depths) const {
+Boundary Decoder::boundary(const Context& ctx, const MicroBatch& batch, std::int64_t depths,
+                           Dtype hidden) const {
   auto tensor = [&](BoundaryId id) {
     return token_boundary(ctx, id, batch.layout, config().hidden_size, options_.tensor_parallel);
   };
   Boundary tensors = {tensor(kHiddenStates)};
+  tensors.front().dtype = hidden;
   for (std::int64_t depth = 1; depth <= depths; ++depth)
     tensors.push_back(tensor(mtp_states(depth)));
   return tensors;
@@ -187,11 +189,15 @@ Boundary Decoder::boundary(const Context& ctx, const MicroBatch& batch, std::int
 
 Boundary Decoder::boundary_in(const Context& ctx, const MicroBatch& batch, bool training) const {
   if (range().first) return {};
-  return boundary(ctx, batch, training ? range().first_depth : 0);
+  // Behind the first MTP module hidden states are normalised.
+  const Dtype hidden = range().first_depth > 0 ? ctx.dtype : residual_dtype(ctx, config());
+  return boundary(ctx, batch, training ? range().first_depth : 0, hidden);
 }
 
 Boundary Decoder::boundary_out(const Context& ctx, const MicroBatch& batch, bool training) const {
-  return boundary(ctx, batch, training ? range().depths(config()).end : 0);
+  const bool normalised = final_norm_ || range().first_depth > 0;
+  const Dtype hidden = normalised ? ctx.dtype : residual_dtype(ctx, config());
+  return boundary(ctx, batch, training ? range().depths(config()).end : 0, hidden);
 }
 
 // Each sequence uses the RoPE frequencies of its own length, independent of the rest of the batch.
@@ -233,6 +239,7 @@ Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   if (position_embeddings_) {
     x = add_positions(ctx, x, batch.layout, *position_embeddings_);
   }
+  x = convert(ctx, x, residual_dtype(ctx, config()));
   return dropout(ctx, x, config().hidden_dropout, batch.layout, RandomUse::kEmbeddingDropout);
 }
 

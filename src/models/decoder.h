@@ -39,7 +39,8 @@ class Decoder final : public ModelStage {
 
  private:
   void add_head();
-  Boundary boundary(const Context& ctx, const MicroBatch& batch, std::int64_t depths) const;
+  Boundary boundary(const Context& ctx, const MicroBatch& batch, std::int64_t depths,
+                    Dtype hidden) const;
   Tensor rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const;
   LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;

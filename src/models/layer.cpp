@@ -74,6 +74,10 @@ void set_unit(std::span<Param* const> params, const std::string& unit) {
   for (Param* param : params) param->unit = unit;
 }
 
+Dtype residual_dtype(const Context& ctx, const ModelConfig& config) {
+  return config.fp32_residual_connection ? ctx.wide() : ctx.dtype;
+}
+
 NormOptions norm_options(const ModelConfig& config) {
   return {.center = config.normalization != NormKind::kRmsNorm,
           .epsilon = config.norm_epsilon,
@@ -110,7 +114,7 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std
     if (feeds) add_norm(post_mlp_norm_, ".post_mlp_layernorm");
   }
   mark_linear_weights();
-  set_recipe(options.fp8.recipe(number, config.num_layers), config.lora.used());
+  set_recipe(options.fp8.recipe(number, config.num_layers), config);
   if (config.lora.used()) add_adapters(config);
   std::vector<Param*> all, mixing;
   params(all);
@@ -155,8 +159,7 @@ void DecoderLayer::add_adapters(const ModelConfig& config) {
   for (GroupedLinear* linear : grouped) add(linear->weight, linear->adapters);
 }
 
-// `adapted`: linear layers have adapters, which read their inputs in the model's dtype.
-void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
+void DecoderLayer::set_recipe(const Fp8Recipe& recipe, const ModelConfig& config) {
   std::vector<Mlp*> mlps;
   if (mlp_) mlps.push_back(&*mlp_);
   if (moe_ && moe_->shared) mlps.push_back(&*moe_->shared);
@@ -177,11 +180,13 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
   // Fused quantisation: tensors read only by FP8 linears are never materialised. Routers, adapters
   // and recomputed parts read the plain tensor, so they are excluded. Only with blockwise scales:
   // with one scale per tensor, materialising was measured to be faster.
-  bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.wgrad && !adapted;
+  bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.wgrad && !config.lora.used();
+  // The fused kernels read one dtype.
+  const bool from_norm = rounds && !config.fp32_residual_connection;
   // Also read by the MLP.
   const bool shared = input_norm_ && !mlp_norm_ && (mlp_ || moe_);
-  if (input_norm_) input_norm_->unwritten = rounds && (!shared || (mlp_ && !recompute_.mlp));
-  if (mlp_norm_) mlp_norm_->unwritten = rounds && mlp_ && !recompute_.mlp;
+  if (input_norm_) input_norm_->unwritten = from_norm && (!shared || (mlp_ && !recompute_.mlp));
+  if (mlp_norm_) mlp_norm_->unwritten = from_norm && mlp_ && !recompute_.mlp;
   for (Mlp* mlp : mlps) mlp->options.activation.unwritten = rounds;
 }
 
@@ -225,7 +230,8 @@ Var DecoderLayer::forward(Context& ctx, const Var& x, const LayerInput& input) c
     Var alone = norm(ctx, x, mlp_norm_->spec(recompute_.norms));
     return add(ctx, x, feed_forward(ctx, alone, input));
   }
-  Var normalised = input_norm_ ? norm(ctx, x, input_norm_->spec(recompute_.norms)) : x;
+  Var normalised =
+      input_norm_ ? norm(ctx, x, input_norm_->spec(recompute_.norms)) : convert(ctx, x, ctx.dtype);
   if (parallel_residual_ && feeds) {
     Var mixed = mix(ctx, normalised, input);
     if (mlp_norm_) {
@@ -239,7 +245,7 @@ Var DecoderLayer::forward(Context& ctx, const Var& x, const LayerInput& input) c
   normalised = {};
   if (!mlp_norm_) {
     Var sum = add(ctx, x, mixed);
-    return feeds ? add(ctx, sum, feed_forward(ctx, sum, input)) : sum;
+    return feeds ? add(ctx, sum, feed_forward(ctx, convert(ctx, sum, ctx.dtype), input)) : sum;
   }
   AddNorm next = add_norm(ctx, mixed, x, mlp_norm_->spec(recompute_.norms));
   mark_kept(ctx, OffloadPart::kMlpNorm, next.sum);

@@ -29,14 +29,14 @@ class DecoderLayer {
   StateSpec state(const Context& ctx) const {
     return mixer_ != nullptr ? mixer_->state(ctx) : StateSpec{};
   }
-  // x [T, H] -> [T, H]
+  // x [T, H] -> [T, H], both in the dtype of the residual stream.
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const;
 
  private:
   void linears(std::vector<Linear*>& list);
   void mark_linear_weights();
   void add_adapters(const ModelConfig& config);
-  void set_recipe(const Fp8Recipe& recipe, bool adapted);
+  void set_recipe(const Fp8Recipe& recipe, const ModelConfig& config);
   Var mix(Context& ctx, const Var& normalised, const LayerInput& input) const;
   Var feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const;
 
@@ -54,6 +54,8 @@ class DecoderLayer {
 };
 
 NormOptions norm_options(const ModelConfig& config);
+// Dtype of the residual stream: what embeddings become, layers add to and norms read.
+Dtype residual_dtype(const Context& ctx, const ModelConfig& config);
 // Initial standard deviation of projections into the residual stream, reduced so that its variance
 // does not grow with depth.
 double output_std(const ModelConfig& config);

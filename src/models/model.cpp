@@ -20,7 +20,7 @@ BoundaryTensor token_boundary(const Context& ctx, BoundaryId id, const SequenceL
                               std::int64_t columns, const TensorParallel& tp) {
   PlaceState rows = tp.sequence_parallel ? PlaceState::kShard0 : PlaceState::kReplicated;
   Placement placement = batch_placement().with(Axis::kTp, rows);
-  return {id, {token_rows(ctx, layout, placement).size(), columns}, placement};
+  return {id, {token_rows(ctx, layout, placement).size(), columns}, placement, ctx.dtype};
 }
 
 namespace {

@@ -42,16 +42,17 @@ struct BoundaryId {
 };
 inline constexpr BoundaryId kHiddenStates{"hidden states"};
 
-// Tensor in the model dtype, with its shape on this rank.
+// A tensor with its shape on this rank.
 struct BoundaryTensor {
   BoundaryId id;
   Shape shape;
   Placement placement;
+  Dtype dtype;
 };
 using Boundary = std::vector<BoundaryTensor>;
 
-// A tensor with a row of `columns` elements per token, placed like hidden states outside the
-// tensor-parallel region.
+// A tensor in the model's dtype with a row of `columns` elements per token, placed like hidden
+// states outside the tensor-parallel region.
 BoundaryTensor token_boundary(const Context& ctx, BoundaryId id, const SequenceLayout& layout,
                               std::int64_t columns, const TensorParallel& tp);
 

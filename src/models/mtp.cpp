@@ -26,7 +26,8 @@ MtpLayer::MtpLayer(const ModelConfig& config, std::int64_t depth, const BuildOpt
       layer_(config, decoder_layer(config, config.num_layers + depth), config.num_layers + depth,
              options, part_name(depth, "transformer_layer")),
       final_norm_(depth_norm(config, depth, "final_layernorm")),
-      recompute_(options.recompute.layers_per_unit > 0) {
+      recompute_(options.recompute.layers_per_unit > 0),
+      fp32_residual_(config.fp32_residual_connection) {
   std::vector<Param*> all;
   params(all);
   set_unit(all, concat("mtp.layers.", depth));
@@ -44,7 +45,7 @@ Var MtpLayer::forward(Context& ctx, const Var& hidden, const Var& embedded,
                       const LayerInput& input) const {
   Var both = join_columns(ctx, norm(ctx, embedded, embedding_norm_.spec(false)),
                           norm(ctx, hidden, hidden_norm_.spec(false)));
-  Var x = projection_.forward(ctx, both);
+  Var x = convert(ctx, projection_.forward(ctx, both), fp32_residual_ ? ctx.wide() : ctx.dtype);
   auto run = [this, input](Context& to, const Var& from) {
     return layer_.forward(to, from, input);
   };

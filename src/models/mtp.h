@@ -25,6 +25,7 @@ class MtpLayer {
   DecoderLayer layer_;
   Norm final_norm_;
   bool recompute_;
+  bool fp32_residual_;
 };
 
 }  // namespace bev

@@ -94,14 +94,16 @@ Var CoreAttention::exchange_and_attend(Context& ctx, const Var& rows, const Sequ
 
 Var CoreAttention::attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
                           const AttentionSpec& spec) const {
-  if (ctx.mesh.cp().size() == 1) {
+  const bool blocks = layout.block_power >= 0;
+  Group& cp = blocks ? ctx.mesh.sequence_block(layout.block_power) : ctx.mesh.cp();
+  if (cp.size() == 1) {
     return attention(ctx, rows, {layout.runs, layout.samples, layout.sample_positions}, spec);
   }
   switch (options.context) {
     case ContextExchange::kRing:
-      return ring_attention(ctx, rows, {&ctx.mesh.cp(), &layout.ring, nullptr}, spec);
+      return ring_attention(ctx, rows, {&cp, &layout.ring, nullptr}, spec);
     case ContextExchange::kGather:
-      return ring_attention(ctx, rows, {&ctx.mesh.cp(), &layout.ring, &layout.all_tokens()}, spec);
+      return ring_attention(ctx, rows, {&cp, &layout.ring, &layout.all_tokens()}, spec);
     case ContextExchange::kHeads:
     case ContextExchange::kHeadsAndRing:
       break;
@@ -140,6 +142,12 @@ SelfAttention::SelfAttention(const std::string& name, const AttentionOptions& o)
       proj(row_linear({name + ".linear_proj", o.hidden_size, o.heads * core.options.v_head_size,
                        o.proj_bias, o.proj_init_std})) {
   qkv.weight.fused = true;
+  const std::int64_t shared = o.heads / o.kv_heads, d = o.head_size;
+  qkv.weight.logits = {.layer = o.layer,
+                       .groups = o.kv_heads,
+                       .group_heads = shared,
+                       .rows = {{0, shared * d, shared * d, LogitPower::kQuery},
+                                {o.heads * d, d, d, LogitPower::kKey}}};
   if (!o.qk_norm || o.qk_norm_kind == QkNorm::kUnitAfterRope) return;
   const bool width = o.qk_norm_kind == QkNorm::kWidth;
   auto make = [&](const char* part, std::int64_t heads) {

@@ -31,6 +31,7 @@ struct LatentOptions {
 };
 
 struct AttentionOptions {
+  std::int64_t layer = -1;  // index in the model
   std::int64_t hidden_size = 0, heads = 0, kv_heads = 0;
   std::int64_t head_size = 0, v_head_size = 0;  // of q and k; of v (0: the same)
   bool qkv_bias = false, proj_bias = false;
@@ -49,9 +50,8 @@ struct AttentionOptions {
   LatentOptions latent = {};
 };
 
-// Core attention: from rows q
-// k
-// v to the outputs of the heads, with any context parallelism.
+// Core attention: from fused rows of q, k and v to the outputs of the heads, with any context
+// parallelism.
 struct CoreAttention {
   CoreAttention(const std::string& name, const AttentionOptions& options);
 

@@ -36,10 +36,22 @@ LatentAttention::LatentAttention(const std::string& name, const AttentionOptions
     q_down = whole_linear({name + ".linear_q_down_proj", o.latent.q_latent_size, o.hidden_size,
                            o.qkv_bias, o.init_std});
   }
+  set_logit_rows();
   add_indexer(name + ".indexer.");
   if (!o.latent.norms) return;
   if (q_down) q_norm = make_norm(name + ".q_layernorm", o.latent.q_latent_size, o.latent.norm);
   kv_norm = make_norm(name + ".kv_layernorm", o.latent.latent_size, o.latent.norm);
+}
+
+// The rotated key is shared by the heads and has no weight of their own.
+void LatentAttention::set_logit_rows() {
+  const AttentionOptions& o = core.options;
+  const std::int64_t nope = o.latent.nope_size, rope = o.latent.rope_size;
+  const LogitScaling heads{.layer = o.layer, .groups = o.heads, .group_heads = 1};
+  q_up.weight.logits = kv_up.weight.logits = heads;
+  q_up.weight.logits.rows = {{0, nope, o.head_size, LogitPower::kQuery},
+                             {nope, rope, o.head_size, LogitPower::kWhole}};
+  kv_up.weight.logits.rows = {{0, nope, nope + core.options.v_head_size, LogitPower::kKey}};
 }
 
 void LatentAttention::params(std::vector<Param*>& list) {

@@ -39,6 +39,7 @@ class LatentAttention final : public Mixer {
   class HeadsRecipe;
 
   void add_indexer(const std::string& prefix);
+  void set_logit_rows();
   LatentSpec spec(const AttentionSpec& attention) const;
   // Whether generation keeps latents and attends over them. An adapter of the up-projection is not
   // absorbed: with one the cache holds the keys and values of all heads.
@@ -52,9 +53,7 @@ class LatentAttention final : public Mixer {
   Var rotate(Context& ctx, const Var& x, const LayerInput& input, const RopeSpec& of) const;
   Var decode(Context& ctx, const LatentRows& of, const LayerInput& input,
              const AttentionSpec& here) const;
-  // Returns rows q
-  // k
-  // v.
+  // Returns fused rows of q, k and v.
   Var heads(Context& ctx, const LatentRows& of, const SequenceLayout& layout,
             const AttentionSpec& here) const;
 };

@@ -6,6 +6,7 @@
 #include "kernels/activation.h"
 #include "kernels/elementwise.h"
 #include "ops/amax.h"
+#include "ops/converted.h"
 
 namespace bev {
 
@@ -17,14 +18,30 @@ Var add(Context& ctx, const Var& a, const Var& b) {
   ctx.kernels.elementwise.add(ctx.stream, a.tensor, b.tensor, sum);
   Var out = make_output(ctx, "add", std::move(sum), a.placement, a.tracked() || b.tracked());
   if (!out.tracked()) return out;
-  ctx.tape->record(
-      "add", ctx.layer,
-      [to_a = GradSlot(a), to_b = GradSlot(b), result = GradSlot(out)](Backward& back) {
-        Value dy = back.take_value(result);
-        if (dy.empty()) return;
-        back.add(to_a, dy);
-        back.add(to_b, std::move(dy));
-      });
+  ctx.tape->record("add", ctx.layer,
+                   [to_a = GradSlot(a), to_b = GradSlot(b), narrow = b.dtype(),
+                    result = GradSlot(out)](Backward& back) {
+                     Value dy = back.take_value(result);
+                     if (dy.empty()) return;
+                     back.add(to_a, dy);
+                     if (!to_b.wanted() || dy.dtype() == narrow)
+                       return back.add(to_b, std::move(dy));
+                     back.add(to_b, converted(back.ctx, dy.get(back.ctx), narrow, "gradients"));
+                   });
+  return out;
+}
+
+Var convert(Context& ctx, const Var& x, Dtype dtype) {
+  if (x.dtype() == dtype) return x;
+  OpScope scope(ctx, "convert");
+  Var out = make_output(ctx, "convert", converted(ctx, x.get(ctx), dtype, "activations"),
+                        x.placement, x.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record("convert", ctx.layer,
+                   [given = x.dtype(), in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (!dy.empty()) back.add(in, converted(back.ctx, dy, given, "gradients"));
+                   });
   return out;
 }
 

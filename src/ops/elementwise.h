@@ -11,8 +11,12 @@
 
 namespace bev {
 
-// a + b of equal shape and placement.
+// a + b of equal shape and placement. Of an f32 a and a b of 16 bits (a residual stream and what is
+// added to it) the sum is f32.
 Var add(Context& ctx, const Var& a, const Var& b);
+
+// x in another floating dtype; its gradient is converted back. x itself if it has that dtype.
+Var convert(Context& ctx, const Var& x, Dtype dtype);
 
 // x times a constant.
 Var scaled(Context& ctx, const Var& x, double factor);

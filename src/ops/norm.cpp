@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/norm.h"
 #include "ops/amax.h"
+#include "ops/converted.h"
 
 namespace bev {
 
@@ -21,15 +22,17 @@ class NormRecipe : public Recipe {
  public:
   NormRecipe(const NormSpec& spec, NormKept kept) : spec_(spec), kept_(std::move(kept)) {}
   Tensor make(Context& ctx) const override {
-    Tensor s = kept_.s.get(ctx), y = ctx.allocate(s.dtype(), s.shape(), "recomputed");
+    Tensor s = kept_.s.get(ctx), y = ctx.allocate(ctx.dtype, s.shape(), "recomputed");
     WeightLease w = ctx.weights.use(*spec_.weight);
     WeightLease b = spec_.bias ? ctx.weights.use(*spec_.bias) : WeightLease{};
     ctx.kernels.norm.forward(ctx.stream, args(s, y, w, b));
     return y;
   }
   Quantized quantize(Context& ctx, QuantizeRequest request) const override {
-    if (!request.takes_maker()) return Recipe::quantize(ctx, request);
-    Tensor s = kept_.s.get(ctx), y = Tensor::unwritten(s.dtype(), s.shape());
+    Tensor s = kept_.s.get(ctx);
+    // Fused quantisation reads and rounds one dtype.
+    if (!request.takes_maker() || s.dtype() != ctx.dtype) return Recipe::quantize(ctx, request);
+    Tensor y = Tensor::unwritten(s.dtype(), s.shape());
     WeightLease w = ctx.weights.use(*spec_.weight);
     WeightLease b = spec_.bias ? ctx.weights.use(*spec_.bias) : WeightLease{};
     NormForwardArgs norm = args(s, y, w, b);
@@ -61,7 +64,8 @@ void check_norm(const Var& x, const NormSpec& spec) {
 Value norm_backward(Context& ctx, const NormSpec& spec, const NormKept& kept,
                     const Placement& placement, const Tensor& dy, Tensor dsum) {
   if (dy.empty()) return dsum;
-  Tensor dx = dsum.unique() ? dsum : ctx.allocate(dy.dtype(), dy.shape(), "gradients");
+  const Tensor s = kept.s.get(ctx);
+  Tensor dx = dsum.unique() ? dsum : ctx.allocate(s.dtype(), s.shape(), "gradients");
   bool dw_wanted = spec.weight->trains, db_wanted = spec.bias && spec.bias->trains;
   GradSink dw = dw_wanted ? ctx.grads.sink(*spec.weight, placement) : GradSink{};
   GradSink db = db_wanted ? ctx.grads.sink(*spec.bias, placement) : GradSink{};
@@ -71,7 +75,7 @@ Value norm_backward(Context& ctx, const NormSpec& spec, const NormKept& kept,
   {
     WeightLease w = ctx.weights.use(*spec.weight);
     ctx.kernels.norm.backward(ctx.stream, {.dy = dy,
-                                           .s = kept.s.get(ctx),
+                                           .s = s,
                                            .dsum = dsum,
                                            .weight = w.view,
                                            .mean = kept.mean,
@@ -104,7 +108,7 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
   bool writes = !spec.unwritten || ctx.probe != nullptr;
   out.y = writes ? ctx.allocate(ctx.dtype, x.shape(), "activations")
                  : Tensor::unwritten(ctx.dtype, x.shape());
-  if (!residual.empty()) out.sum = ctx.allocate(ctx.dtype, x.shape(), "activations");
+  if (!residual.empty()) out.sum = ctx.allocate(residual.dtype(), x.shape(), "activations");
   if (spec.center) out.mean = ctx.allocate(ctx.wide(), {rows}, "activations");
   out.rstd = ctx.allocate(ctx.wide(), {rows}, "activations");
   WeightLease w = ctx.weights.use(*spec.weight);
@@ -122,6 +126,12 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
                                         .offset = spec.offset,
                                         .amax = address_of(out.amax)});
   return out;
+}
+
+// The gradient of a tensor of another dtype; its amax is not that of the rounded values.
+Value narrowed(Context& ctx, const Value& gradient, Dtype dtype) {
+  if (gradient.dtype() == dtype) return gradient;
+  return converted(ctx, gradient.tensor, dtype, "gradients");
 }
 
 NormSpec in_use(const Context& ctx, NormSpec spec) {
@@ -182,12 +192,12 @@ AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec
   ctx.tape->record("add_norm", ctx.layer,
                    [spec, kept, placement = gradient_placement(*spec.weight, x.placement),
                     in = GradSlot(x), skip = GradSlot(residual), sum = GradSlot(result.sum),
-                    normalised = GradSlot(result.normalised)](Backward& back) {
+                    normalised = GradSlot(result.normalised), dtype = x.dtype()](Backward& back) {
                      Tensor dsum = back.take(sum);
                      Value dx = norm_backward(back.ctx, spec, kept, placement,
                                               back.take(normalised), std::move(dsum));
                      if (dx.empty()) return;
-                     back.add(in, dx);
+                     if (in.wanted()) back.add(in, narrowed(back.ctx, dx, dtype));
                      back.add(skip, std::move(dx));
                    });
   return result;

@@ -20,11 +20,11 @@ struct NormSpec {
   bool unwritten = false;   // fused quantisation: the result is never materialised
 };
 
-// x [T, H] -> normalised [T, H].
+// x [T, H] -> normalised [T, H] in the model's dtype; x may be f32 in a model of 16 bits.
 Var norm(Context& ctx, const Var& x, const NormSpec& spec);
 
 struct AddNorm {
-  Var sum;         // x + residual
+  Var sum;         // x + residual, in the dtype of the residual
   Var normalised;  // norm(sum)
 };
 AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec& spec);

@@ -20,27 +20,21 @@ Tensor piece_values(Context& ctx, const TokenSet& set, const Value& value) {
   return ctx.upload<std::int32_t>(values, "batch");
 }
 
-Tensor sample_indices(Context& ctx, const TokenSet& set, std::int64_t first_sample) {
+Tensor batch_samples_of(Context& ctx, const TokenSet& set) {
+  return piece_values(ctx, set,
+                      [](const DocumentPiece& piece, std::int32_t) { return piece.sample; });
+}
+Tensor sample_indices(Context& ctx, const TokenSet& set, std::span<const SampleOrigin> origins) {
   return piece_values(ctx, set, [&](const DocumentPiece& piece, std::int32_t) {
-    return static_cast<std::int32_t>(first_sample + piece.sample);
+    return static_cast<std::int32_t>(origins[static_cast<std::size_t>(piece.sample)].sample);
   });
 }
-Tensor sample_positions_of(Context& ctx, const TokenSet& set) {
-  return piece_values(
-      ctx, set, [](const DocumentPiece& piece, std::int32_t i) { return piece.sample_begin + i; });
-}
-
-ContextRows context_rows(Context& ctx, std::span<const SampleShape> samples,
-                         std::int64_t first_sample, std::int64_t inner) {
-  std::int64_t cp = ctx.mesh.shape().cp;
-  ContextRows rows;
-  for (std::int64_t rank = 0; rank < cp; rank += inner) {
-    rows.sets.emplace_back(samples, cp, rank, rank + inner);
-  }
-  const TokenSet& mine = rows.sets[static_cast<std::size_t>(ctx.mesh.at().cp / inner)];
-  rows.samples = sample_indices(ctx, mine, first_sample);
-  rows.sample_positions = sample_positions_of(ctx, mine);
-  return rows;
+Tensor sample_positions_of(Context& ctx, const TokenSet& set,
+                           std::span<const SampleOrigin> origins) {
+  return piece_values(ctx, set, [&](const DocumentPiece& piece, std::int32_t i) {
+    const std::int64_t begin = origins[static_cast<std::size_t>(piece.sample)].begin;
+    return static_cast<std::int32_t>(begin) + piece.sample_begin + i;
+  });
 }
 
 // T of each rank that shares experts. Ranks of one tp group have the same tokens; others exchange
@@ -57,11 +51,49 @@ std::vector<std::int64_t> expert_token_counts(const Context& ctx, std::int64_t t
 
 }  // namespace
 
+// The ranks that share the samples of a micro-batch, of which this is number `rank`.
+struct SequenceLayout::Sharing {
+  std::int64_t ranks = 1, rank = 0;
+  std::int64_t inner = 1;  // neighbours that exchange heads
+  int block_power = -1;
+
+  ContextRows rows(Context& ctx, std::span<const SampleShape> samples,
+                   std::span<const SampleOrigin> origins, std::int64_t together) const {
+    ContextRows out;
+    for (std::int64_t first = 0; first < ranks; first += together) {
+      out.sets.emplace_back(samples, ranks, first, first + together);
+    }
+    const TokenSet& mine = out.sets[static_cast<std::size_t>(rank / together)];
+    out.samples = sample_indices(ctx, mine, origins);
+    out.sample_positions = sample_positions_of(ctx, mine, origins);
+    return out;
+  }
+};
+
 SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> samples,
                                     std::int64_t first_sample) {
-  std::int64_t cp = ctx.mesh.shape().cp;
+  std::vector<SampleOrigin> origins;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    origins.push_back({first_sample + static_cast<std::int64_t>(i), 0});
+  }
+  const MeshShape& mesh = ctx.mesh.shape();
+  return make(ctx, samples, origins,
+              {.ranks = mesh.cp, .rank = ctx.mesh.at().cp, .inner = mesh.cp_inner});
+}
+
+SequenceLayout SequenceLayout::make_shared(Context& ctx, std::span<const SampleShape> samples,
+                                           std::span<const SampleOrigin> origins, int power) {
+  const Group& block = ctx.mesh.sequence_block(power);
+  return make(ctx, samples, origins,
+              {.ranks = block.size(), .rank = block.rank(), .block_power = power});
+}
+
+SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> samples,
+                                    std::span<const SampleOrigin> origins, const Sharing& sharing) {
+  const std::int64_t ranks = sharing.ranks;
   SequenceLayout layout;
-  layout.own = TokenSet(samples, cp, ctx.mesh.at().cp, ctx.mesh.at().cp + 1);
+  layout.block_power = sharing.block_power;
+  layout.own = TokenSet(samples, ranks, sharing.rank, sharing.rank + 1);
   const TokenSet& mine = layout.own;
   layout.tokens = mine.tokens();
   for (const SampleShape& sample : samples) {
@@ -74,20 +106,20 @@ SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> s
   }
   layout.positions = piece_values(
       ctx, mine, [](const DocumentPiece& piece, std::int32_t i) { return piece.begin + i; });
-  layout.samples = sample_indices(ctx, mine, first_sample);
-  layout.sample_positions = sample_positions_of(ctx, mine);
-  layout.batch_samples = sample_indices(ctx, mine, 0);
+  layout.samples = sample_indices(ctx, mine, origins);
+  layout.sample_positions = sample_positions_of(ctx, mine, origins);
+  layout.batch_samples = batch_samples_of(ctx, mine);
   layout.sample_count = static_cast<std::int64_t>(samples.size());
-  if (cp > 1) {
-    layout.ring = context_rows(ctx, samples, first_sample, 1);
-    layout.heads = context_rows(ctx, samples, first_sample, cp);
+  if (ranks > 1) {
+    layout.ring = sharing.rows(ctx, samples, origins, 1);
+    layout.heads = sharing.rows(ctx, samples, origins, ranks);
   }
-  for (const DocumentPiece& piece : (cp > 1 ? layout.all_tokens() : mine).pieces()) {
+  for (const DocumentPiece& piece : (ranks > 1 ? layout.all_tokens() : mine).pieces()) {
     layout.runs.push_back({piece.row, piece.count, piece.row, piece.count});
   }
   layout.expert_tokens = expert_token_counts(ctx, layout.tokens);
-  std::int64_t inner = ctx.mesh.shape().cp_inner;
-  if (inner > 1 && inner < cp) layout.mixed = context_rows(ctx, samples, first_sample, inner);
+  const std::int64_t inner = sharing.inner;
+  if (inner > 1 && inner < ranks) layout.mixed = sharing.rows(ctx, samples, origins, inner);
   return layout;
 }
 

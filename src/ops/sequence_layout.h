@@ -25,6 +25,11 @@ struct SequenceRows {
   bool operator==(const SequenceRows&) const = default;
 };
 
+// Where a sample comes from in the global batch, of which it may be a part (Philox counters).
+struct SampleOrigin {
+  std::int64_t sample = 0, begin = 0;
+};
+
 // Host description of the rows of this rank, sequence after sequence.
 struct SequenceLayout {
   std::int64_t tokens = 0;              // T
@@ -42,6 +47,10 @@ struct SequenceLayout {
   // T of each rank that shares experts with this rank.
   std::vector<std::int64_t> expert_tokens;
 
+  // Dynamic context parallelism: the block of 2^power adjacent dp ranks shares the samples, in a
+  // ring; -1: the cp ranks of the mesh share them.
+  int block_power = -1;
+
   // With context parallelism: rows inside attention if heads are exchanged by no ranks (ring),
   // within the inner group (mixed), or by all (heads).
   ContextRows ring, mixed, heads;
@@ -51,6 +60,14 @@ struct SequenceLayout {
   // global batch.
   static SequenceLayout make(Context& ctx, std::span<const SampleShape> samples,
                              std::int64_t first_sample);
+  // This rank's part of samples that its block of 2^power dp ranks shares.
+  static SequenceLayout make_shared(Context& ctx, std::span<const SampleShape> samples,
+                                    std::span<const SampleOrigin> origins, int power);
+
+ private:
+  struct Sharing;
+  static SequenceLayout make(Context& ctx, std::span<const SampleShape> samples,
+                             std::span<const SampleOrigin> origins, const Sharing& sharing);
 };
 
 // Placement of a tensor [T, ...] with one row per token: dp and cp ranks have different tokens.

@@ -104,6 +104,16 @@ void matrix_fields(OptimConfig& optim, FieldList& list) {
       .below(1);
 }
 
+void qk_clip_fields(QkClipConfig& qk, FieldList& list) {
+  list.add("qk-clip", qk.qk_clip,
+           "QK-clip (MuonClip): scale query and key weights down after an update where attention "
+           "logits were above --qk-clip-threshold");
+  list.add("qk-clip-alpha", qk.alpha, "QK-clip: share of the queries in that scaling")
+      .min(0)
+      .max(1);
+  list.add("qk-clip-threshold", qk.threshold, "QK-clip: largest attention logit").above(0);
+}
+
 void dtype_fields(OptimDtypes& dtypes, FieldList& list) {
   const std::vector<std::pair<std::string, Dtype>> choices = {{"fp32", Dtype::kF32},
                                                               {"bf16", Dtype::kBf16}};
@@ -231,6 +241,7 @@ void OptimConfig::fields(FieldList& list) {
   schedule_fields(*this, list);
   optimizer_fields(*this, list);
   matrix_fields(*this, list);
+  qk_clip_fields(qk, list);
   dtype_fields(dtypes, list);
   offload_fields(*this, list);
   groups.fields(list);

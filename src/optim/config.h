@@ -58,6 +58,14 @@ struct SoapConfig {
   double shampoo_beta = 0.95;
 };
 
+// QK-clip: after an update, query and key weights of heads whose largest attention logit of the
+// step is above the threshold are scaled down.
+struct QkClipConfig {
+  bool qk_clip = false;
+  double alpha = 0.5;  // share of the queries in the scaling
+  double threshold = 100;
+};
+
 // Dtypes of gradients and optimizer state: f32 or bf16, for moments also 8 bits (u8, see
 // tensor/moment8.h). With bf16 main_params the model's parameters are the master weights, updated
 // with stochastic rounding so that small updates are not lost.
@@ -81,6 +89,7 @@ struct OptimConfig {
   MuonConfig muon;
   AdafactorConfig adafactor;
   SoapConfig soap;
+  QkClipConfig qk;
   double clip_grad = 1.0;  // 0: off
   OptimDtypes dtypes;
   // The fraction of the state (by elements) in host memory.

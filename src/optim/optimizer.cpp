@@ -13,6 +13,7 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges,
     if (ranges_[i].counted) counted_.push_back(main(i));
   }
   make_rules(ctx, shared);
+  if (config_.qk.qk_clip) make_qk_clip(ctx, shared);
   refresh_main(ctx);
 }
 
@@ -70,6 +71,15 @@ void Optimizer::make_rules(Context& ctx, const std::vector<SharedParam>& shared)
   }
 }
 
+void Optimizer::make_qk_clip(Context& ctx, const std::vector<SharedParam>& shared) {
+  std::vector<RuleRange> ranges;
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    if (ranges_[i].param->logits.rows.empty()) continue;
+    ranges.push_back({&ranges_[i], main(i), states_[i]});
+  }
+  qk_clip_ = std::make_unique<QkClip>(ctx, config_.qk, shared, std::move(ranges));
+}
+
 const std::vector<MatrixState>* Optimizer::matrix_states() const {
   return matrices_ != nullptr ? &matrices_->states() : nullptr;
 }
@@ -96,6 +106,7 @@ void Optimizer::set_late_starts(std::map<std::string, std::int64_t> updates) {
 
 void Optimizer::step(Context& ctx) {
   for (auto& rule : rules_) rule->step(ctx);
+  if (qk_clip_ != nullptr) qk_clip_->step(ctx);
 }
 
 }  // namespace bev

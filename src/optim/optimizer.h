@@ -11,6 +11,7 @@
 #include "autograd/context.h"
 #include "optim/config.h"
 #include "optim/matrix_updates.h"
+#include "optim/qk_clip.h"
 #include "optim/state_memory.h"
 #include "optim/update_rule.h"
 
@@ -28,7 +29,7 @@ class Optimizer {
   // Copies the master weights from the model's values (at the start, or after loading weights).
   void refresh_main(Context& ctx);
   // One update with the learning rates, weight decay, gradient multiplier and skip flag of
-  // ctx.step.
+  // ctx.step, then QK-clip by ctx.max_logits.
   void step(Context& ctx);
   // *sum (f64, on the device) += the squares of the master weights of counted ranges.
   void add_squares(Context& ctx, double* sum) const;
@@ -50,6 +51,7 @@ class Optimizer {
   View main(std::size_t range) const;
   void allocate_states(Context& ctx, Arena* host);
   void make_rules(Context& ctx, const std::vector<SharedParam>& shared);
+  void make_qk_clip(Context& ctx, const std::vector<SharedParam>& shared);
 
   std::vector<OptimRange> ranges_;
   OptimConfig config_;
@@ -57,6 +59,7 @@ class Optimizer {
   std::vector<RangeState> states_;  // by range
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   const MatrixUpdates* matrices_ = nullptr;  // one of rules_
+  std::unique_ptr<QkClip> qk_clip_;          // null: off
   std::map<std::string, std::int64_t> late_starts_;
   std::vector<View> counted_;  // master weights of counted ranges
 };

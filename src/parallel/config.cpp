@@ -1,6 +1,7 @@
 #include "parallel/config.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/fields.h"
 #include "base/problems.h"
@@ -145,6 +146,16 @@ void context_fields(ParallelConfig& parallel, FieldList& list) {
       .one_of({"p2p", "a2a", "allgather", "a2a+p2p"});
   list.add("hierarchical-context-parallel-sizes", parallel.hierarchical_context_parallel_sizes,
            "a2a+p2p: ranks that exchange heads, ranks of a ring; their product is cp");
+  list.add(
+      "hybrid-context-parallel", parallel.hybrid_context_parallel,
+      "dynamic context parallelism: every document of a global batch is shared by 1, 2, 4, .. of "
+      "the dp x cp ranks, by its length and so that all have equal attention FLOPs");
+  list.add("max-seqlen-per-dp-cp-rank", parallel.max_seqlen_per_dp_cp_rank,
+           "--hybrid-context-parallel: most tokens of a micro-batch on a rank")
+      .alias("max-seqlen-per-cp-rank")
+      .min(0)
+      .limit(1 << 28)
+      .defaults_to("given");
 }
 
 void expert_fields(ParallelConfig& parallel, FieldList& list) {
@@ -253,6 +264,38 @@ void derive_ranks(ParallelConfig& parallel, std::vector<std::string>& problems) 
                model, "; start a multiple or a divisor of ", model, " processes, or give --ranks"));
   }
 }
+
+void check_hybrid(const ParallelConfig& parallel, std::vector<std::string>& problems) {
+  if (!parallel.hybrid_context_parallel) {
+    if (parallel.max_seqlen_per_dp_cp_rank == 0) return;
+    problems.push_back(
+        "--max-seqlen-per-dp-cp-rank: does nothing without --hybrid-context-parallel; add it");
+    return;
+  }
+  const std::int64_t ranks = parallel.context_parallel_size * parallel.data_parallel_size;
+  auto refuse = [&](bool given, const char* text) {
+    if (given) problems.push_back(concat("--hybrid-context-parallel: ", text));
+  };
+  if (parallel.max_seqlen_per_dp_cp_rank < 2) {
+    problems.push_back(
+        "--max-seqlen-per-dp-cp-rank: is missing; give the most tokens that a rank holds at once");
+  }
+  if (!std::has_single_bit(static_cast<std::uint64_t>(ranks))) {
+    problems.push_back(concat("--hybrid-context-parallel: dp x cp = ", ranks,
+                              " ranks are no power of two; use ",
+                              std::bit_floor(static_cast<std::uint64_t>(ranks)), " or ",
+                              std::bit_ceil(static_cast<std::uint64_t>(ranks))));
+  }
+  refuse(parallel.pipeline_model_parallel_size > 1,
+         "pipeline stages would wait for micro-batches of unequal length; leave out "
+         "--pipeline-model-parallel-size");
+  const bool heads = std::ranges::any_of(parallel.cp_comm_type, [](const std::string& type) {
+    return type != "p2p" && type != "allgather";
+  });
+  refuse(heads || !parallel.hierarchical_context_parallel_sizes.empty(),
+         "the ranks of a sequence change, so heads are not exchanged; take --cp-comm-type p2p or "
+         "allgather");
+}
 }  // namespace
 
 std::vector<std::string> ParallelConfig::resolve() {
@@ -280,6 +323,7 @@ std::vector<std::string> ParallelConfig::resolve() {
                               kMaxRanks));
   }
   if (tensor_model_parallel_size == 1) sequence_parallel = false;
+  check_hybrid(*this, problems);
   return problems;
 }
 

@@ -65,6 +65,10 @@ struct ParallelConfig {
   // Context parallel: p2p, a2a, allgather or a2a+p2p; one value for all layers, or one per layer.
   std::vector<std::string> cp_comm_type = {"p2p"};
   std::vector<std::int64_t> hierarchical_context_parallel_sizes;  // a2a size, p2p size
+  // Dynamic context parallelism: each sequence is shared by as many of the dp x cp ranks as its
+  // length and the balance of the ranks want.
+  bool hybrid_context_parallel = false;
+  std::int64_t max_seqlen_per_dp_cp_rank = 0;  // tokens of a rank's micro-batch; 0: not given
 
   // Expert parallel.
   TokenDispatcher moe_token_dispatcher = TokenDispatcher::kAllToAll;
@@ -82,6 +86,8 @@ struct ParallelConfig {
 
   void fields(FieldList& list);
 
+  // Data-parallel ranks between which a global batch is divided by the order of its samples.
+  std::int64_t batch_ranks() const { return hybrid_context_parallel ? 1 : data_parallel_size; }
   // Ranks that hold one copy of the model.
   std::int64_t model_ranks() const {
     return tensor_model_parallel_size * pipeline_model_parallel_size * context_parallel_size;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/pipeline/pipeline_layout.h"
@@ -14,6 +15,10 @@ MeshShape mesh_shape(const ParallelConfig& config) {
   shape.cp = config.context_parallel_size;
   shape.dp = std::max<std::int64_t>(config.data_parallel_size, 1);
   shape.pp = config.pipeline_model_parallel_size;
+  if (config.hybrid_context_parallel) {
+    shape.dp *= std::exchange(shape.cp, 1);
+    shape.shared_tokens = config.max_seqlen_per_dp_cp_rank;
+  }
   shape.ep = config.expert_model_parallel_size;
   shape.etp =
       config.expert_tensor_parallel_size > 0 ? config.expert_tensor_parallel_size : shape.tp;

@@ -32,7 +32,8 @@ void Engine::build(const TrainOptions& train) {
   if (train.objective == nullptr) own_objective_ = std::make_unique<NextToken>(options().model);
   objective_ = train.objective != nullptr ? train.objective : own_objective_.get();
   seed_ = options().seed;
-  metrics_ = std::make_unique<StepMetrics>(ctx(), options().model, *objective_, train,
+  train_.clips_logits = options().optim.qk.qk_clip && train.optimizer;
+  metrics_ = std::make_unique<StepMetrics>(ctx(), options().model, *objective_, train_,
                                            options().gradients);
   fixed_exchange_ = options().parallel.moe_expert_rank_capacity_factor > 0 &&
                     options().parallel.expert_model_parallel_size > 1;
@@ -54,6 +55,7 @@ const Arena* Engine::offloaded() const {
 
 std::string Engine::uncaptured_because() const {
   if (offloaded() != nullptr) return "activations are offloaded";
+  if (mesh().shape().shared_tokens > 0) return "sequences change their ranks";
   if (!objective_->capturable()) return "the objective reads from the device";
   if (mesh().world().size() == 1) return "";
   if (mesh().shape().pp > 1) return "pipeline ranks meet at every message";
@@ -129,6 +131,7 @@ void Engine::run_micro_batches(std::span<const MicroBatch> batches) {
   ScopedValue training(ctx().training, true);
   ScopedValue metrics(ctx().metrics, &metrics_->block());
   ScopedValue routers(ctx().routers, metrics_->routers());
+  ScopedValue logits(ctx().max_logits, metrics_->max_logits());
   ScopedValue lost(ctx().lost_rows, fixed_exchange_ ? metrics_->lost_rows() : nullptr);
   model_.executor().run(training_schedule(batches.size()), batches, true, *objective_,
                         metrics_->terms());
@@ -155,6 +158,7 @@ void Engine::update(double clip_grad) {
                                           .max_norm = clip_grad,
                                           .lost_rows = metrics_->lost_rows()});
   store().amaxes().finish_step(model_.device_step());
+  ScopedValue logits(ctx().max_logits, metrics_->max_logits());
   optimizer_->step(ctx());
   if (double* squares = block.find("params norm")) {
     optimizer_->add_squares(ctx(), squares);

@@ -134,7 +134,8 @@ void Executor::end_backward(const Action& action, Run& run) {
     if (gradient.empty()) {  // no later stage reads the tensor
       const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
       if (boundary.empty()) boundary = model(action).boundary_in(ctx_, batch, true);
-      gradient = ctx_.allocate(ctx_.dtype, boundary[at.outgoing.size()].shape, "gradients");
+      const BoundaryTensor& unread = boundary[at.outgoing.size()];
+      gradient = ctx_.allocate(unread.dtype, unread.shape, "gradients");
       ctx_.kernels.fill(ctx_.stream, gradient, 0);
     }
     at.outgoing.push_back(std::move(gradient));
@@ -217,7 +218,7 @@ Executor::Incoming& Executor::post_receive(const Action& action, Run& run) {
   incoming.tensors.clear();
   for (const BoundaryTensor& expected : boundary(action, run)) {
     Tensor tensor =
-        ctx_.allocate(ctx_.dtype, expected.shape, forward ? "activations" : "gradients");
+        ctx_.allocate(expected.dtype, expected.shape, forward ? "activations" : "gradients");
     incoming.works.push_back(
         ctx_.mesh.pp().receive(tensor, static_cast<int>(from), channel, expected.id.name));
     incoming.tensors.push_back(std::move(tensor));

@@ -1,5 +1,7 @@
 #include "parallel/step_metrics.h"
 
+#include <algorithm>
+
 namespace bev {
 
 StepMetrics::StepMetrics(const Context& ctx, const ModelConfig& model, const Objective& objective,
@@ -23,10 +25,13 @@ StepMetrics::StepMetrics(const Context& ctx, const ModelConfig& model, const Obj
   block_.declare({"num zeros", shown_if(options.zero_gradients, Style::kCount)});
   block_.declare({"params norm", shown_if(options.params_norm, Style::kNumber), MetricForm::kNorm,
                   MetricPhase::kUpdate});
+  if (gradients && (options.max_attention_logit || options.clips_logits)) {
+    declare_logits(ctx.wide(), options.max_attention_logit);
+  }
   lost_rows_ = block_.declare({"lost rows", Style::kHidden});
   for (const MetricSpec& spec : options.metrics) block_.declare(spec);
   block_.allocate(ctx.arena);
-  routers_ = router_statistics(ctx, model, block_.table());
+  if (router_sums_) routers_ = router_statistics(ctx, model, block_.table(*router_sums_));
 }
 
 void StepMetrics::declare_routers(Dtype wide) {
@@ -36,7 +41,16 @@ void StepMetrics::declare_routers(Dtype wide) {
   };
   balance_loss_ = mean("load_balancing_loss");
   z_loss_ = mean("z_loss");
-  block_.declare_table(wide, router_sums_shape(model_));
+  router_sums_ = block_.declare_table(wide, router_sums_shape(model_));
+}
+
+void StepMetrics::declare_logits(Dtype wide, bool shown) {
+  if (shown) {
+    max_logit_ = block_.declare(
+        {"max attention logit", MetricStyle::kNumber, MetricForm::kSum, MetricPhase::kHost});
+  }
+  const std::int64_t layers = model_.num_layers + model_.mtp_num_layers;
+  logits_ = block_.declare_table(wide, {layers, model_.num_attention_heads}, Reduction::kMax);
 }
 
 void StepMetrics::clear(Context& ctx) const {
@@ -49,8 +63,9 @@ StepMetrics::Told StepMetrics::tell(const std::vector<double>& copy,
   Told told;
   told.metrics = block_.tell(copy, weights, loss_scale);
   told.grad_norm = block_.value(grad_norm_);
+  if (max_logit_) block_.set(*max_logit_, std::ranges::max(block_.table_values(copy, *logits_)));
   if (routers() == nullptr) return told;
-  told.routers = router_loads(model_, block_.table_values(copy));
+  told.routers = router_loads(model_, block_.table_values(copy, *router_sums_));
   double balance = 0, z = 0;
   for (const RouterLoad& load : told.routers) {
     balance += load.balance_loss;

@@ -2,6 +2,7 @@
 // and metrics that the program asks for. A new metric of the engine is added here.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,7 +15,9 @@
 namespace bev {
 
 struct MetricOptions {
-  bool params_norm = false, zero_gradients = false;  // whether steps report them
+  // Whether steps report them.
+  bool params_norm = false, zero_gradients = false, max_attention_logit = false;
+  bool clips_logits = false;  // the optimizer reads the largest attention logits (QK-clip)
   // Further metrics, to which ops or the objective add by name (Context::metric).
   std::vector<MetricSpec> metrics = {};
 };
@@ -35,6 +38,8 @@ class StepMetrics {
   double* lost_rows() const { return block_.at(lost_rows_); }
   // Where routers add their statistics; null without experts.
   const RouterStatistics* routers() const { return routers_.sums.empty() ? nullptr : &routers_; }
+  // [layers, heads]: the largest attention logits of the step; empty if nobody asks.
+  View max_logits() const { return logits_ ? block_.table(*logits_) : View{}; }
   std::size_t term_count() const { return term_count_; }
   // Zeroes the block at the start of a step.
   void clear(Context& ctx) const;
@@ -51,6 +56,7 @@ class StepMetrics {
 
  private:
   void declare_routers(Dtype wide);
+  void declare_logits(Dtype wide, bool shown);
 
   const ModelConfig& model_;
   MetricBlock block_;
@@ -58,6 +64,8 @@ class StepMetrics {
   std::size_t term_count_;
   MetricId loss_, grad_norm_, lost_rows_;
   MetricId balance_loss_, z_loss_;  // means over the MoE layers
+  std::optional<MetricId> max_logit_;
+  std::optional<TableId> router_sums_, logits_;
 };
 
 }  // namespace bev

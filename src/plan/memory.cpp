@@ -250,8 +250,10 @@ MatrixBytes matrix_bytes(const MemoryQuery& query, const Stages& stages, const M
   if (!needs_matrices(query.optim.optimizer)) return {};
   PhantomRank rank(query, stages, at, phantom_kernels());
   Arena host(make_phantom_memory());
-  Optimizer optimizer(rank.ctx(), rank.store().optim_ranges(), rank.store().shared_params(),
-                      query.optim, &host);
+  OptimConfig config = query.optim;
+  config.qk.qk_clip = false;  // its memory is that of a step
+  Optimizer optimizer(rank.ctx(), rank.store().optim_ranges(), rank.store().shared_params(), config,
+                      &host);
   MatrixBytes bytes;
   for (const MatrixState& state : *optimizer.matrix_states()) {
     bytes.states += tensor_bytes(state.memory.numel(), state.memory.dtype());
@@ -295,7 +297,13 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   const Objective& objective = query.model.num_labels > 0 ? static_cast<const Objective&>(scores)
                                : query.log_probs          ? static_cast<const Objective&>(log_probs)
                                                           : next_token;
-  StepMetrics metrics(ctx, query.model, objective, {}, true);
+  const QkClipConfig& qk = query.optim.qk;
+  MetricOptions reports;
+  reports.max_attention_logit = query.max_attention_logit;
+  reports.clips_logits = qk.qk_clip;
+  StepMetrics metrics(ctx, query.model, objective, reports, true);
+  std::optional<QkClip> clip;
+  if (qk.qk_clip) clip.emplace(ctx, qk, store.shared_params(), std::vector<RuleRange>());
   ctx.metrics = &metrics.block();
   ctx.routers = metrics.routers();
   if (query.parallel.moe_expert_rank_capacity_factor > 0) ctx.lost_rows = metrics.lost_rows();

@@ -27,10 +27,11 @@ struct MemoryQuery {
   BaseQuantization base;
   std::int64_t seq_length = 0;
   std::int64_t micro_batch_size = 1;
-  std::int64_t micro_batches = 1;   // per rank and iteration
-  bool log_probs = false;           // the objective is one of the log-probabilities of completions
-  bool reference = false;           // and compares with a second model, which is frozen
-  const Kernels* device = nullptr;  // provides memory rules of its kernels; null: none
+  std::int64_t micro_batches = 1;    // per rank and iteration
+  bool log_probs = false;            // the objective is one of the log-probabilities of completions
+  bool reference = false;            // and compares with a second model, which is frozen
+  bool max_attention_logit = false;  // steps report it
+  const Kernels* device = nullptr;   // provides memory rules of its kernels; null: none
 };
 
 struct RankMemory {

@@ -424,6 +424,8 @@ void LogConfig::fields(FieldList& list) {
   list.add("log-params-norm", log_params_norm, "also log the norm of all parameters");
   list.add("log-num-zeros-in-grad", log_num_zeros_in_grad,
            "also log how many elements of the gradient are 0");
+  list.add("log-max-attention-logit", log_max_attention_logit,
+           "also log the largest attention logit of the step");
   list.add("log-memory-interval", log_memory_interval,
            "iterations between reports of memory, the peak by kind; 0: none")
       .min(0)

@@ -162,6 +162,7 @@ struct LogConfig {
   std::int64_t log_interval = 10;
   bool log_throughput = false;
   bool log_params_norm = false, log_num_zeros_in_grad = false;
+  bool log_max_attention_logit = false;
   std::int64_t log_memory_interval = 0;  // 0: never
   bool log_progress = false;             // a line for each checkpoint in progress.txt
   bool progress = true;                  // live line on a terminal

@@ -291,6 +291,16 @@ DataLength samples_of_epochs(const DataConfig& config, double epochs, std::int64
   return {pass.after(epochs), !pass.repeats && epochs <= 1, nullptr};
 }
 
+namespace {
+// With dynamic context parallelism every rank reads the whole batch and takes its parts.
+SampleSource source_of(const Context& ctx, std::shared_ptr<const Dataset> data,
+                       std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches) {
+  const bool shared = ctx.mesh.shape().shared_tokens > 0;
+  return {std::move(data), std::move(order), batches, shared ? 0 : ctx.mesh.at().dp,
+          shared ? 1 : ctx.mesh.shape().dp};
+}
+}  // namespace
+
 Loader::Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
                std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches,
                std::int64_t consumed_samples, const ReadAhead& ahead, const MtpSpec& mtp)
@@ -298,8 +308,8 @@ Loader::Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
       seq_length_(data->seq_length()),
       consumed_samples_(consumed_samples),
       mtp_(mtp),
-      reader_({std::move(data), std::move(order), batches, ctx.mesh.at().dp, ctx.mesh.shape().dp},
-              consumed_samples, ahead) {}
+      reader_(source_of(ctx, std::move(data), std::move(order), batches), consumed_samples, ahead) {
+}
 
 namespace {
 void add_lengths(std::span<const TokenSample> samples, std::array<double, 2>& sums) {
@@ -312,7 +322,24 @@ void add_lengths(std::span<const TokenSample> samples, std::array<double, 2>& su
 }
 }  // namespace
 
+StepBatch Loader::next_shared(Context& ctx) {
+  const BatchSize size = batches_.at(consumed_samples_);
+  std::vector<TokenSample> all;
+  for (std::int64_t m = 0; m < size.micro_batches; ++m)
+    std::ranges::move(reader_.next(), std::back_inserter(all));
+  std::array<double, 2> lengths{};
+  add_lengths(all, lengths);
+  StepBatch step;
+  step.micro_batches = rank_micro_batches(ctx, all, batches_.micro_batch_size(), mtp_);
+  step.samples = size.running;
+  step.tokens = std::llround(lengths[0]);
+  step.squared_lengths = lengths[1];
+  consumed_samples_ += size.running;
+  return step;
+}
+
 StepBatch Loader::next(Context& ctx) {
+  if (ctx.mesh.shape().shared_tokens > 0) return next_shared(ctx);
   BatchSize size = batches_.at(consumed_samples_);
   StepBatch step;
   std::array<double, 2> lengths{};  // of this rank's samples: their sum, and that of squares

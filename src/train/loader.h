@@ -76,6 +76,8 @@ class Loader {
   std::int64_t consumed_samples() const { return consumed_samples_; }
 
  private:
+  StepBatch next_shared(Context& ctx);
+
   BatchSchedule batches_;
   std::int64_t seq_length_, consumed_samples_;
   MtpSpec mtp_;

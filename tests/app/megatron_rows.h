@@ -28,6 +28,7 @@ inline constexpr std::string_view kHybrid = "--hybrid-layer-pattern M*M- --mamba
 inline constexpr std::string_view kDelta =
     "--hybrid-layer-pattern gagG --linear-num-key-heads 2 --linear-num-value-heads 4";
 inline constexpr std::string_view kMuon = "--optimizer muon";
+inline constexpr std::string_view kQkClip = "--optimizer muon --qk-clip";
 inline constexpr std::string_view kMup = "--use-mup --mup-base-hidden-size 32";
 inline constexpr std::string_view kSave = "--save TEMP/run";
 inline constexpr std::string_view kLocal =
@@ -230,6 +231,9 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--muon-use-nesterov", kMuon},
     {"--muon-no-split-qkv", kMuon},
     {"--muon-coefficient-type simple", kMuon},
+    {"--qk-clip", kMuon},
+    {"--qk-clip-alpha 0.25", kQkClip},
+    {"--qk-clip-threshold 50", kQkClip},
     {"--muon-num-ns-steps 4", kMuon},
     {"--muon-scale-mode unit_rms_norm", kMuon},
     {"--muon-extra-scale-factor 0.2", kMuon},
@@ -258,6 +262,7 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     // precision
     {"--bf16"},
     {"--fp16"},
+    {"--fp32-residual-connection", "--bf16"},
     {"--loss-scale 8192", "--fp16"},
     {"--initial-loss-scale 65536", "--fp16"},
     {"--min-loss-scale 2", "--fp16"},
@@ -387,6 +392,7 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--log-interval 1"},
     {"--log-throughput"},
     {"--log-params-norm"},
+    {"--log-max-attention-logit"},
     {"--log-progress", kSave},
     {"--log-num-zeros-in-grad"},
     {"--log-memory-interval 5"},

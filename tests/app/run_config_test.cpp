@@ -52,6 +52,23 @@ TEST_F(RunConfigTest, DerivesWhatIsNotGiven) {
   EXPECT_EQ(run.train.eval_iters, 0);
 }
 
+TEST_F(RunConfigTest, AResidualStreamInFp32NeedsAModelOf16Bits) {
+  EXPECT_THAT(resolve_anew({"--bf16", "--fp32-residual-connection"}), IsEmpty());
+  EXPECT_THAT(resolve_anew({"--fp32-residual-connection"}),
+              ElementsAre("--fp32-residual-connection: the run is in f32 throughout; add --bf16 or "
+                          "--fp16, or leave it out"));
+}
+
+TEST_F(RunConfigTest, QkClipNeedsWeightsThatScaleLogits) {
+  EXPECT_THAT(resolve_anew({"--qk-clip", "--qk-clip-alpha", "0.3"}), IsEmpty());
+  EXPECT_THAT(resolve_anew({"--qk-clip-threshold", "50"}),
+              ElementsAre("--qk-clip-threshold: does nothing without --qk-clip; add it"));
+  EXPECT_THAT(resolve_anew({"--qk-clip", "--qk-layernorm"}),
+              ElementsAre(HasSubstr("--qk-clip: excludes --qk-layernorm")));
+  EXPECT_THAT(resolve_anew({"--qk-clip", "--lora-rank", "4"}),
+              ElementsAre(HasSubstr("--lora-rank freezes")));
+}
+
 TEST_F(RunConfigTest, StateInBf16NeedsABf16ModelAndAdam) {
   const std::vector<std::string> all = {
       "--main-params-dtype", "bf16", "--main-grads-dtype", "bf16",

@@ -168,9 +168,29 @@ struct Problem {
     dk = Buffer(dtype, k.view().shape);
     dv = Buffer(dtype, v.view().shape);
   }
-  void forward(CpuLevel level, ThreadPool& pool) {
-    cpu_kernels(level).attention.forward({.pool = &pool}, {shape, q.view().data, k.view().data,
-                                                           v.view().data, out.view(), lse.view()});
+  void forward(CpuLevel level, ThreadPool& pool, const View& max_logits = {}) {
+    cpu_kernels(level).attention.forward({.pool = &pool}, {.shape = shape,
+                                                           .q = q.view().data,
+                                                           .k = k.view().data,
+                                                           .v = v.view().data,
+                                                           .out = out.view(),
+                                                           .lse = lse.view(),
+                                                           .max_logits = max_logits});
+  }
+  // The largest visible score of each head, or `least`.
+  std::vector<double> largest_scores(double least) {
+    const AttentionValues in = {q.values(), k.values(), v.values(), dout.values()};
+    std::vector<double> largest(static_cast<std::size_t>(shape.q_heads), least);
+    for (const AttentionRun& run : shape.runs) {
+      for (std::int64_t i = 0; i < run.q_count * shape.q_heads; ++i) {
+        const std::int64_t head = i % shape.q_heads;
+        double& most = largest[static_cast<std::size_t>(head)];
+        for (double score : kernel_test::dense_row(shape, run, in, i / shape.q_heads, head).score) {
+          most = std::max(most, score);
+        }
+      }
+    }
+    return largest;
   }
   void backward(CpuLevel level, ThreadPool& pool) {
     cpu_kernels(level).attention.backward(
@@ -207,6 +227,26 @@ TEST(Attention, ForwardAndBackwardMatchTheDenseReference) {
              {&problem.out, &problem.lse, &problem.delta, &problem.dq, &problem.dk, &problem.dv}) {
           EXPECT_TRUE(buffer->guards_intact());
         }
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Attention, RaisesTheLargestLogits) {
+  ThreadPool pool(2);
+  for (const Case& item : cases()) {
+    for (Dtype dtype : kFloats) {
+      Problem problem(item, dtype);
+      constexpr double kBefore = 0.125;  // of earlier calls
+      const std::vector<double> expected = problem.largest_scores(kBefore);
+      for (CpuLevel level : levels()) {
+        SCOPED_TRACE(testing::Message() << item.name << ", " << name_of(dtype));
+        Buffer largest(accumulate_dtype(dtype), {problem.shape.q_heads},
+                       std::vector<double>(expected.size(), kBefore));
+        problem.forward(level, pool, largest.view());
+        expect_near(largest.values(), expected, dtype == Dtype::kF64 ? 1e-12 : 1e-5);
+        EXPECT_TRUE(largest.guards_intact());
         if (HasFailure()) return;
       }
     }

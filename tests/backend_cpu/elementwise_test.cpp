@@ -97,6 +97,22 @@ TEST(Add, MayAliasEitherOperand) {
   }
 }
 
+TEST(Add, WidensWhatIsAddedToAnF32Stream) {
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+    for (std::int64_t size : kSizes) {
+      Buffer a = random_buffer(Dtype::kF32, {size}, 1), b = random_buffer(dtype, {size}, 2);
+      Buffer wide(Dtype::kF32, {size}, b.values());
+      on_every_level([&](const Kernels& kernels, const Stream& stream) {
+        Buffer want(Dtype::kF32, {size}), x = a;
+        kernels.elementwise.add(stream, a.view(), wide.view(), want.view());
+        kernels.elementwise.add(stream, x.view(), b.view(), x.view());
+        EXPECT_TRUE(x.bits() == want.bits());
+        return x.bits();
+      });
+    }
+  }
+}
+
 TEST(Axpby, MixedDtypes) {
   for (Dtype from : kFloats) {
     for (Dtype to : kFloats) {

@@ -145,6 +145,76 @@ TEST(Norm, ForwardMatchesTheDefinition) {
   }
 }
 
+// An f32 residual stream in a model of 16 bits: what an f32 model computes from the same numbers,
+// and y is rounded once.
+TEST(Norm, ForwardReadsAnF32Stream) {
+  const Case item{70, 65, true, true, true};
+  const Shape shape{item.rows, item.columns};
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+    for (bool with_residual : {true, false}) {
+      Problem narrow(item, dtype, 0);
+      Buffer stream = random_buffer(Dtype::kF32, shape, 2, 3);
+      auto run = [&](const Kernels& kernels, const Stream& on, Dtype of) {
+        Buffer x(with_residual ? of : Dtype::kF32, shape,
+                 with_residual ? narrow.x.values() : stream.values());
+        Buffer weight(of, {item.columns}, narrow.weight.values());
+        Buffer bias(of, {item.columns}, narrow.bias.values());
+        Buffer sum(Dtype::kF32, shape), y(of, shape);
+        Buffer mean(Dtype::kF32, {item.rows}), rstd(Dtype::kF32, {item.rows});
+        kernels.norm.forward(on, {.x = x.view(),
+                                  .residual = with_residual ? stream.view() : View{},
+                                  .sum = with_residual ? sum.view() : View{},
+                                  .y = y.view(),
+                                  .weight = weight.view(),
+                                  .bias = bias.view(),
+                                  .mean = mean.view(),
+                                  .rstd = rstd.view()});
+        EXPECT_TRUE(y.guards_intact() && sum.guards_intact());
+        return std::tuple(sum.bits(), rstd.values(), y.values());
+      };
+      on_every_level([&](const Kernels& kernels, const Stream& on) {
+        const auto [sum, rstd, y] = run(kernels, on, dtype);
+        const auto [wide_sum, wide_rstd, wide_y] = run(kernels, on, Dtype::kF32);
+        EXPECT_TRUE(sum == wide_sum);
+        expect_near(rstd, wide_rstd, 1e-6);
+        expect_near(y, wide_y, 2 * epsilon_of(dtype));
+        return sum + Buffer(dtype, shape, y).bits();
+      });
+    }
+  }
+}
+
+TEST(Norm, BackwardOfAnF32StreamIsThatOfF32) {
+  const Case item{70, 65, true, true, true};
+  const Shape shape{item.rows, item.columns};
+  Problem narrow(item, Dtype::kBf16, 0);
+  Buffer s = random_buffer(Dtype::kF32, shape, 2, 3), dsum = random_buffer(Dtype::kF32, shape, 6);
+  Buffer mean(Dtype::kF32, {item.rows}, narrow.mean), rstd(Dtype::kF32, {item.rows}, narrow.rstd);
+  auto run = [&](const Kernels& kernels, const Stream& on, Dtype of) {
+    Buffer dy(of, shape, narrow.dy.values()), weight(of, {item.columns}, narrow.weight.values());
+    Buffer dx(Dtype::kF32, shape, dsum.values());  // in place
+    Buffer dweight(Dtype::kF32, {item.columns}), dbias(Dtype::kF32, {item.columns});
+    kernels.norm.backward(on, {.dy = dy.view(),
+                               .s = s.view(),
+                               .dsum = dx.view(),
+                               .weight = weight.view(),
+                               .mean = mean.view(),
+                               .rstd = rstd.view(),
+                               .dx = dx.view(),
+                               .dweight = dweight.view(),
+                               .dbias = dbias.view()});
+    Values all = dx.values();
+    append(all, dweight.values());
+    append(all, dbias.values());
+    return all;
+  };
+  on_every_level([&](const Kernels& kernels, const Stream& on) {
+    const Values mixed = run(kernels, on, Dtype::kBf16);
+    expect_near(mixed, run(kernels, on, Dtype::kF32), 1e-5);
+    return Buffer(Dtype::kF64, {std::ssize(mixed)}, mixed).bits();
+  });
+}
+
 // bf16 gradients are the f32 gradients, rounded once.
 TEST(Norm, GradientsOfWeightsMayBeBf16) {
   const Case item{70, 65, true, true, true};

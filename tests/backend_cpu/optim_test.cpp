@@ -536,5 +536,49 @@ TEST(Normal, AnyCutGivesTheSameSequence) {
   cpu_kernels().optim.normal(stream, {.x = part.view(), .key = 5, .first = 50001});
   EXPECT_TRUE(whole.bits().substr(50001 * 4, 777 * 4) == part.bits());
 }
+// Parts of a weight that begin and end within a row.
+TEST(QkClip, ScalesRowsOfAnyRange) {
+  constexpr std::int64_t kRows = 6, kColumns = 5;
+  const std::vector<std::int32_t> groups = {0, 0, 1, 1, 0, -1};
+  const std::vector<double> powers = {0.5, 0.5, 0.5, 1, 0.25, 0};
+  const std::vector<double> etas = {4.0 / 16, 1};  // the largest of two heads each
+  for (const Types& types : kTypes) {
+    const Dtype wide = types.main;
+    Buffer logits(wide, {4}, {3, 16, 2, 4});
+    Buffer whole = random_buffer(types.main, {kRows * kColumns}, 1);
+    for (auto [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 30}, {3, 20}, {12, 2}}) {
+      const std::vector<double> all = whole.values();
+      std::vector<double> old(all.begin() + first, all.begin() + first + count), want = old;
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        const std::size_t row = (static_cast<std::size_t>(first) + i) / kColumns;
+        if (groups[row] >= 0) {
+          want[i] *= std::pow(etas[static_cast<std::size_t>(groups[row])], powers[row]);
+        }
+      }
+      for (bool skipped : {false, true}) {
+        StepState state = some_state(1);
+        state.skip = skipped ? 1 : 0;
+        on_every_level([&](const Kernels& kernels, const Stream& stream) {
+          Buffer main(types.main, {count}, old), values(types.values, {count}, old);
+          kernels.optim.qk_clip(stream, {.main = main.view(),
+                                         .values = values.view(),
+                                         .first = first,
+                                         .columns = kColumns,
+                                         .groups = groups.data(),
+                                         .powers = powers.data(),
+                                         .max_logits = logits.view(),
+                                         .group_heads = 2,
+                                         .threshold = 4,
+                                         .state = &state});
+          expect_near(main.values(), skipped ? old : want, 2 * epsilon_of(types.main));
+          expect_near(values.values(), skipped ? old : want, 2 * epsilon_of(types.values));
+          EXPECT_TRUE(main.guards_intact() && values.guards_intact());
+          return main.bits() + values.bits();
+        });
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace bev

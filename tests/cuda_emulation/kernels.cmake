@@ -12,7 +12,7 @@ set(translated_root ${CMAKE_BINARY_DIR}/generated/cuda_emulation)
 file(GLOB units CONFIGURE_DEPENDS RELATIVE ${root} ${root}/backend/cuda/attention/*.cu ${root}/backend/cuda/loss/*.cu
      ${root}/backend/cuda/norm/*.cu ${root}/backend/cuda/sampling/*.cu)
 foreach(unit elementwise/column_sums gemm/gemm_ring gemm/grouped_mma gemm/grouped_plain
-        gemm/grouped_skinny gemm/linear_mma gemm/nf4_mma moe/sort_few quantize/nf4)
+        gemm/grouped_skinny gemm/linear_mma gemm/nf4_mma moe/sort_few optim/qk_clip quantize/nf4)
   list(APPEND units backend/cuda/${unit}.cu)
 endforeach()
 file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS RELATIVE ${root} ${root}/backend/cuda/*.cuh)

@@ -107,7 +107,8 @@ TEST(Metrics, AreFoundByNameWhereAskedFor) {
       {.name = "mean", .style = MetricStyle::kLoss, .form = MetricForm::kMean, .term = 1});
   MetricId derived =
       block.declare({"derived", MetricStyle::kLoss, MetricForm::kSum, MetricPhase::kHost});
-  block.declare_table(Dtype::kF32, {2, 3});
+  TableId table = block.declare_table(Dtype::kF32, {2, 3});
+  TableId largest = block.declare_table(Dtype::kF64, {2}, Reduction::kMax);
   EXPECT_THROW(block.declare({"shown"}), Error);
   block.allocate(arena);
   EXPECT_EQ(block.find("shown"), block.at(shown));
@@ -118,12 +119,15 @@ TEST(Metrics, AreFoundByNameWhereAskedFor) {
 
   // The block as fetch() returns it.
   *block.at(shown) = 3, *block.at(hidden) = 4, *block.at(late) = 25, *block.at(mean) = 7;
-  float* rows = block.table().as<float>();
+  float* rows = block.table(table).as<float>();
   for (int i = 0; i < 6; ++i) rows[i] = static_cast<float>(i);
   auto* begin = block.at(shown);
-  std::vector<double> copy(begin, begin + 8 + 3);
+  double* maxima = block.table(largest).as<double>();
+  maxima[0] = -1, maxima[1] = 6;
+  std::vector<double> copy(begin, begin + 16 + 2);
   EXPECT_EQ(block.sum(copy, hidden), 4);
-  EXPECT_EQ(block.table_values(copy), (std::vector<double>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(block.table_values(copy, table), (std::vector<double>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(block.table_values(copy, largest), (std::vector<double>{-1, 6}));
   std::span<const Metric> told = block.tell(copy, std::vector<double>{1, 2}, 1);
   block.set(derived, 9);
   ASSERT_EQ(told.size(), 4u);

@@ -275,6 +275,30 @@ std::vector<Case> cases() {
     list.push_back({part + "_tp2", with_recompute(with_layout(deepseek(), 2, 1, 2),
                                                   Recompute::kSelective, {part})});
   }
+  auto wide_stream = [](MemoryQuery query) {
+    query.model.fp32_residual_connection = true;
+    return query;
+  };
+  ModelConfig post = llama;
+  post.norm_placement = NormPlacement::kPost;
+  list.push_back({"fp32_residual", wide_stream(tiny(gpt, bf16))});
+  list.push_back({"fp32_residual_middle", wide_stream(middle(llama, bf16))});
+  list.push_back({"fp32_residual_post_norms", wide_stream(middle(post, bf16))});
+  list.push_back({"fp32_residual_all_axes",
+                  wide_stream(with_layout(tiny(llama, bf16), 2, 2, 2, Strategy::kOptimGrads))});
+  list.push_back({"fp32_residual_recompute",
+                  wide_stream(with_recompute(middle(llama, bf16), Recompute::kSelective,
+                                             {"layernorm", "mlp"}))});
+  list.push_back(
+      {"fp32_residual_fp8",
+       wide_stream(with_fp8(with_layout(middle(llama, bf16), 2, 1, 1), Fp8Scaling::kBlockwise))});
+  auto clipped = [](MemoryQuery query) {
+    query.optim.qk.qk_clip = true;
+    return query;
+  };
+  list.push_back(
+      {"qk_clip_zero2", clipped(with_layout(tiny(llama, bf16), 2, 1, 3, Strategy::kOptimGrads))});
+  list.push_back({"qk_clip_latent_pp2", clipped(with_layout(deepseek(), 1, 2, 1))});
   MemoryQuery sgd = tiny(gpt, bf16);
   sgd.optim.optimizer = OptimizerKind::kSgd;
   list.push_back({"sgd", sgd});

@@ -163,6 +163,7 @@ LayoutAnswer run_tiny(const TinyRun& tiny) {
   run.lr = tiny.lr;
   run.engine.threads = static_cast<int>(tiny.threads);
   run.engine.params_norm = run.engine.zero_gradients = true;
+  run.engine.max_attention_logit = tiny.max_attention_logit;
   run.steps = tiny.steps;
   run.micro_batch_size = tiny.micro_batch_size;
   run.filter = tiny.filter;

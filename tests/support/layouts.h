@@ -47,6 +47,7 @@ struct TinyRun {
   double timeout_seconds = 60;
   const Kernels* kernels = nullptr;  // null: CPU
   bool deterministic = false;
+  bool max_attention_logit = false;  // steps report it
   Fp8Config fp8;
   BaseQuantization base;
   ParamGroupConfig groups;

@@ -79,5 +79,50 @@ TEST(MuP, KeepsTheSizesOfAllResultsOverTheWidth) {
   EXPECT_LT(std::abs(steepest(true)), 0.1);
 }
 
+// Learning rates 2^first, 2^(first + 1), .., and the mean loss of the last steps of a run with
+// each.
+constexpr int kFirstRate = -11, kRates = 8, kSteps = 40, kLastSteps = 8;
+
+double loss_with(std::int64_t width, bool mup, double rate) {
+  double loss = 0;
+  run_thread_ranks(1, {}, [&](World& world) {
+    EngineOptions options;
+    options.model = model_of(width, mup);
+    options.parallel.data_parallel_size = 1;
+    options.threads = 2;
+    Engine engine(world, cpu_kernels(), options);
+    std::vector<MicroBatch> batches = rank_micro_batches(
+        engine.model().ctx(), random_samples(options.model.vocab_size, 8, 24, 3), 8);
+    for (int step = 1; step <= kSteps; ++step) {
+      StepInput input{.iteration = step, .lr = rate, .clip_grad = 1};
+      const StepResult result = engine.train_step(batches, input);
+      if (step > kSteps - kLastSteps) loss += result.loss / kLastSteps;
+    }
+  });
+  return std::isfinite(loss) ? loss : 1e9;
+}
+
+// The exponent of the best learning rate of a width.
+int best_rate(std::int64_t width, bool mup) {
+  int best = kFirstRate;
+  double least = 1e18;
+  for (int exponent = kFirstRate; exponent < kFirstRate + kRates; ++exponent) {
+    const double loss = loss_with(width, mup, std::exp2(exponent));
+    if (loss < least) least = loss, best = exponent;
+  }
+  // A best rate at an end of the grid says nothing about where the best is.
+  EXPECT_GT(best, kFirstRate) << "width " << width;
+  EXPECT_LT(best, kFirstRate + kRates - 1) << "width " << width;
+  return best;
+}
+
+// Widths that differ by 8 differ by more than a factor of 2 without it.
+TEST(MuP, DISABLED_KeepsTheBestLearningRateOverTheWidth) {
+  const int narrow = best_rate(64, true), wide = best_rate(512, true);
+  EXPECT_LE(std::abs(wide - narrow), 1) << "2^" << narrow << " and 2^" << wide;
+  const int plain = best_rate(512, false);
+  EXPECT_GT(best_rate(64, false) - plain, 1) << "2^" << plain;
+}
+
 }  // namespace
 }  // namespace bev::test

@@ -34,7 +34,7 @@ struct ScheduleRow {
 };
 
 std::vector<ScheduleRow> schedule_rows(const RunConfig& run) {
-  BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
+  BatchSchedule batches(run.batch.spec(run.parallel.batch_ranks(), run.data.seq_length));
   LrSchedule lr = lr_schedule(run.optim, batches);
   WeightDecaySchedule weight_decay = weight_decay_schedule(run.optim, run.train, batches);
   std::int64_t iterations = run.train.train_iters > 0

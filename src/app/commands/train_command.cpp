@@ -137,6 +137,7 @@ void train_rank(const RankStart& start, RunParts& parts, Trace* trace, RunOutcom
   options.trace = trace;
   options.params_norm = run.log.log_params_norm;
   options.zero_gradients = run.log.log_num_zeros_in_grad;
+  options.max_attention_logit = run.log.log_max_attention_logit;
   std::optional<CompletionObjective> objective;
   std::optional<DistillObjective> distill;
   if (run.data.preferences.distills()) {
@@ -204,7 +205,7 @@ SampleOrderSpec sample_order_spec(const RunConfig& run) {
   return {.kind = run.loader.dataloader_type,
           .num_samples = 0,  // known when the data is open
           .micro_batch_size = run.batch.micro_batch_size,
-          .data_parallel_size = run.parallel.data_parallel_size,
+          .data_parallel_size = run.parallel.batch_ranks(),
           .data_sharding = run.loader.data_sharding};
 }
 
@@ -334,7 +335,7 @@ std::shared_ptr<const Dataset> settle_epochs(RunConfig& run, const RunConfig& gi
 // Opens the data; a run that makes its batches has none.
 RunData open_run_data(const RunConfig& run, std::shared_ptr<const Dataset> conversations) {
   if (run.data.preferences.rollouts) return {};
-  std::int64_t dp = run.parallel.data_parallel_size;
+  std::int64_t dp = run.parallel.batch_ranks();
   BatchSchedule batches(run.batch.spec(dp, run.data.seq_length));
   SampleNeeds needs = sample_needs(run.train, batches,
                                    eval_batch(run.train.eval, run.batch, dp, run.data.seq_length));

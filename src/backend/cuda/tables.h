@@ -33,5 +33,6 @@ MoeKernels cuda_exact_moe();
 // Parts of the attention table.
 void cuda_add_sinks(const Stream&, const AttentionSinkArgs&);
 void cuda_sink_terms(const Stream&, const SinkTermsArgs&);
+void cuda_bound_logits(const Stream&, const View& lse, const View& max_logits);
 
 }  // namespace bev

@@ -18,19 +18,25 @@ namespace bev {
 
 namespace {
 
-// Fields of the model that are no arguments of Megatron's, or are there in other words.
-constexpr std::string_view kOtherWords =
-    "model-family rotary-base-local scale-attn-by-inverse-layer-idx attn-logit-softcapping causal "
-    "latent-norm-epsilon norm-placement parallel-residual activation gated add-proj-bias "
-    "add-mlp-bias "
-    "embedding-multiplier logit-scale final-logit-softcapping num-labels pad-token padding-row "
-    "softmax-scale moe-router-norm-topk-prob moe-router-norm-single-prob "
-    "moe-router-group-score-experts num-query-groups vocab-size window-size no-rope-freq "
-    "qk-norm-type residual-multiplier add-head-bias query-scaling-beta query-scaling-period "
-    "query-scaling-shift query-scaling-all-layers moe-apply-probs-on-input dsa-indexer-topk "
-    "dsa-indexer-n-heads dsa-indexer-head-dim dsa-indexer-shared-layers attention-output-gate "
-    "linear-conv-kernel-dim linear-key-head-dim linear-value-head-dim linear-num-key-heads "
-    "linear-num-value-heads";
+// Fields of the model that Megatron has as arguments of the same name and meaning. What they do not
+// express is refused (check_expressed).
+constexpr std::string_view kSameWords =
+    "num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels "
+    "max-position-embeddings position-embedding-type rotary-base rotary-percent "
+    "rotary-interleaved qk-layernorm window-attn-skip-freq softmax-type multi-latent-attention "
+    "q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim normalization "
+    "norm-epsilon apply-layernorm-1p activation-func-clamp-value glu-linear-offset "
+    "add-bias-linear add-qkv-bias untie-embeddings-and-output-weights mtp-num-layers "
+    "mtp-loss-scaling-factor fp32-residual-connection hidden-dropout attention-dropout "
+    "init-method-std embedding-init-method-std init-method-xavier-uniform use-mup "
+    "mup-base-hidden-size mup-embedding-mult mup-output-mult mup-base-head-dim "
+    "mup-attn-scale-power num-experts moe-layer-freq moe-ffn-hidden-size moe-router-topk "
+    "moe-router-score-function moe-router-pre-softmax moe-router-topk-scaling-factor "
+    "moe-router-num-groups moe-router-group-topk moe-router-bias moe-router-enable-expert-bias "
+    "moe-shared-expert-intermediate-size moe-shared-expert-gate moe-router-load-balancing-type "
+    "moe-aux-loss-coeff moe-z-loss-coeff moe-router-bias-update-rate moe-input-jitter-eps "
+    "moe-router-force-load-balancing moe-router-dtype moe-expert-capacity-factor "
+    "moe-token-drop-policy moe-pad-expert-input-to-capacity";
 // Fields without effect on what a forward pass gives.
 constexpr std::string_view kWithoutEffect = "model-family pad-token padding-row";
 // Numbers whose 0, or less, is Megatron's None.
@@ -163,9 +169,7 @@ void put_model(ModelConfig model, Arguments& args) {
   model.fields(list);
   for (const auto& entry : list.entries()) {
     const Field& field = entry->field;
-    bool here = entry->section == "model" || entry->section == MoeConfig::kSection ||
-                entry->section == MoeTraining::kSection;
-    if (!here || lists(kOtherWords, field.name())) continue;
+    if (!lists(kSameWords, field.name())) continue;
     if (!args.name(underscored(field.name()))) continue;
     double number = 0;
     bool zero =

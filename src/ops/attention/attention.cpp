@@ -33,9 +33,14 @@ AttentionResult run_forward(Context& ctx, const Tensor& qkv, const AttentionShap
   AttentionResult result{ctx.allocate(ctx.dtype, {rows, spec.out_columns()}, "activations"),
                          ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
   FusedRows at = fused_rows(qkv, spec);
-  ctx.kernels.attention.forward(
-      ctx.stream,
-      {.shape = shape, .q = at.q, .k = at.k, .v = at.v, .out = result.out, .lse = result.lse});
+  ctx.kernels.attention.forward(ctx.stream, {.shape = shape,
+                                             .q = at.q,
+                                             .k = at.k,
+                                             .v = at.v,
+                                             .out = result.out,
+                                             .lse = result.lse,
+                                             .max_logits = max_logits(ctx, spec)});
+  bound_logits(ctx, spec, result);
   add_sinks(ctx, spec, result);
   return result;
 }
@@ -50,6 +55,18 @@ WeightLease lease_sinks(Context& ctx, const AttentionSpec& spec) {
 }
 
 }  // namespace
+
+View max_logits(const Context& ctx, const AttentionSpec& spec) {
+  if (ctx.max_logits.empty() || ctx.layer < 0 || ctx.layer >= ctx.max_logits.shape[0]) return {};
+  const View row = ctx.max_logits.rows(ctx.layer, ctx.layer + 1).flat();
+  return row.rows(spec.head_offset, spec.head_offset + spec.q_heads);
+}
+
+void bound_logits(const Context& ctx, const AttentionSpec& spec, const AttentionResult& result) {
+  const auto bound = ctx.kernels.attention.bound_logits;
+  const View to = max_logits(ctx, spec);
+  if (bound != nullptr && !to.empty()) bound(ctx.stream, result.lse, to);
+}
 
 void add_sinks(Context& ctx, const AttentionSpec& spec, const AttentionResult& result) {
   if (spec.rule.sink == SoftmaxSink::kNone) return;

@@ -74,6 +74,10 @@ void set_dropout(const Context& ctx, const AttentionRows& rows, double p, Attent
 struct AttentionResult {
   Tensor out, lse;
 };
+// Where the heads of the spec raise their largest logits; empty: nobody asks.
+View max_logits(const Context& ctx, const AttentionSpec& spec);
+// Raises them from the result over all keys, before its sinks, where the kernels did not.
+void bound_logits(const Context& ctx, const AttentionSpec& spec, const AttentionResult& result);
 // Includes the sinks of the spec, if any, in a result over all keys.
 void add_sinks(Context& ctx, const AttentionSpec& spec, const AttentionResult& result);
 // Accumulates the gradient of the sink logits, given the gradient of the result. `placement` is

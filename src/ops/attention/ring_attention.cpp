@@ -151,12 +151,14 @@ AttentionResult forward(const Part& part, const Tensor& qkv) {
                                                  .k = kv.view().data,
                                                  .v = kv.view().address(part.spec.k_columns()),
                                                  .out = part_out,
-                                                 .lse = part_lse});
+                                                 .lse = part_lse,
+                                                 .max_logits = max_logits(ctx, part.spec)});
       ctx.kernels.attention.merge(
           ctx.stream,
           {.shape = shape, .out = out, .lse = lse, .part_out = part_out, .part_lse = part_lse});
     });
   });
+  bound_logits(ctx, part.spec, {out, lse});
   // Sinks are included after the merge over all ranks, so that they count once.
   add_sinks(ctx, part.spec, {out, lse});
   if (ctx.dtype == ctx.wide()) return {out, lse};

@@ -48,7 +48,8 @@ AttentionKernels kernel_table(Family<AttentionKernels>) {
           .merge = attention_merge,
           .backward = attention_backward,
           .add_sinks = add_sinks,
-          .sink_terms = sink_terms};
+          .sink_terms = sink_terms,
+          .bound_logits = nullptr};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -5,6 +5,7 @@
 // over its keys in order: masked keys add exact zeros. So the bits of a lane depend neither on the
 // other lanes nor on how the queries of a sequence are cut into calls. Only the choice between
 // blocks and decoding depends on the number of queries; the exact forward leaves it out.
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <span>
@@ -144,6 +145,16 @@ void start_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* ro
   std::fill_n(block.max, kBlock<A>, -std::numeric_limits<A>::infinity());
 }
 
+// Pieces of several threads share the heads.
+template <class A>
+void raise_logit(const AttentionForwardArgs& args, std::int64_t head, A score) {
+  if (args.max_logits.empty()) return;
+  std::atomic_ref<A> largest(args.max_logits.as<A>()[head]);
+  A known = largest.load(std::memory_order_relaxed);
+  while (score > known && !largest.compare_exchange_weak(known, score, std::memory_order_relaxed)) {
+  }
+}
+
 template <class T, class A = accumulate_t<T>>
 void finish_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* rows) {
   const AttentionShape& shape = args.shape;
@@ -153,6 +164,7 @@ void finish_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* r
   for (int i = 0; i < lanes.width; ++i) block.alpha[i] = block.sum[i] == 0 ? 0 : 1 / block.sum[i];
   for (int i = 0; i < lanes.count; ++i) {
     lse[lanes.row[i] * shape.q_heads + lanes.head[i]] = block.max[i] + std::log(block.sum[i]);
+    raise_logit(args, lanes.head[i], block.max[i]);
   }
   // Adding 0 makes the sign of a zero independent of which zeros were added before.
   for (int d = 0; d < padded; ++d) {
@@ -333,6 +345,7 @@ void decode_pairs(const AttentionForwardArgs& args, const RunHead& at, std::int6
   for (int i = 0; i < count; ++i) {
     const std::int64_t row = lanes.row[first + i] * shape.q_heads + lanes.head[first + i];
     args.lse.as<A>()[row] = rows[i].max + std::log(rows[i].sum);
+    raise_logit(args, lanes.head[first + i], rows[i].max);
     const A factor = rows[i].sum == 0 ? 0 : 1 / rows[i].sum;
     T* out = args.out.as<T>() + row * shape.v_head_size;
     for (int d = 0; d < v_size; ++d) out[d] = narrow<T>(rows[i].out[d] * factor + 0);

@@ -87,17 +87,26 @@ void cast(const Stream& stream, const View& from, const View& to) {
 }
 
 namespace {
+template <class T, class B>
+void add_typed(const Stream& stream, const View& a, const View& b, const View& out) {
+  const T* x = a.as<T>();
+  const B* y = b.as<B>();
+  T* z = out.as<T>();
+  for_ranges(stream, a.numel(), kFlatPiece, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) z[i] = narrow<T>(widen(x[i]) + widen(y[i]));
+  });
+}
+
 void add(const Stream& stream, const View& a, const View& b, const View& out) {
   BEV_CHECK(a.numel() == b.numel() && a.numel() == out.numel(), "add: ", a.shape, " + ", b.shape,
             " to ", out.shape);
-  visit_float(out.dtype, [&](auto type) {
+  visit_float(b.dtype, [&](auto type) {
     using T = decltype(type);
-    const T *x = a.as<T>(), *y = b.as<T>();
-    T* z = out.as<T>();
-    for_ranges(stream, a.numel(), kFlatPiece, [=](std::int64_t begin, std::int64_t end) {
-#pragma GCC ivdep
-      for (std::int64_t i = begin; i < end; ++i) z[i] = narrow<T>(widen(x[i]) + widen(y[i]));
-    });
+    if constexpr (sizeof(T) == 2) {
+      if (out.dtype == Dtype::kF32) return add_typed<float, T>(stream, a, b, out);
+    }
+    add_typed<T, T>(stream, a, b, out);
   });
 }
 

@@ -42,8 +42,8 @@ BEV_INLINE Statistics<A> row_statistics(std::int64_t n, const T* s, bool centred
   return result;
 }
 
-template <class T, class A = accumulate_t<T>>
-BEV_INLINE void normalise_row(std::int64_t n, const T* s, Statistics<A> stats, A offset,
+template <class T, class S, class A = accumulate_t<T>>
+BEV_INLINE void normalise_row(std::int64_t n, const S* s, Statistics<A> stats, A offset,
                               const T* weight, const T* bias, T* y) {
   if (bias != nullptr) {
     for (std::int64_t i = 0; i < n; ++i) {
@@ -63,20 +63,24 @@ T* address(const View& view) {
   return view.empty() ? nullptr : view.as<T>();
 }
 
-template <class T>
+// X is the dtype of x, S that of the normalised sum.
+template <class T, class X, class S>
 void run_forward(const Stream& stream, const NormForwardArgs& args) {
   using A = accumulate_t<T>;
   const std::int64_t rows = args.x.shape[0], n = args.x.shape.row_numel();
-  const T *x = args.x.as<T>(), *residual = address<T>(args.residual);
+  const X* x = args.x.as<X>();
   const T *weight = args.weight.as<T>(), *bias = address<T>(args.bias);
-  T *sum = address<T>(args.sum), *y = address<T>(args.y);
+  const S* residual = address<S>(args.residual);
+  S* sum = address<S>(args.sum);
+  T* y = address<T>(args.y);
   A *mean = address<A>(args.mean), *rstd = args.rstd.as<A>();
   for_ranges(stream, rows, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      const T* s = x + row * n;
+      const S* s = nullptr;
+      if constexpr (std::is_same_v<X, S>) s = x + row * n;
       if (residual != nullptr) {
         for (std::int64_t i = row * n; i < (row + 1) * n; ++i) {
-          sum[i] = narrow<T>(widen(x[i]) + widen(residual[i]));
+          sum[i] = narrow<S>(widen(x[i]) + widen(residual[i]));
         }
         s = sum + row * n;
       }
@@ -91,9 +95,9 @@ void run_forward(const Stream& stream, const NormForwardArgs& args) {
 
 // dx = rstd * (g - mean(g) - unit * mean(g * unit)) + dsum with g = dy * (offset + weight); the
 // first mean only for LayerNorm.
-template <class T, class A = accumulate_t<T>>
-BEV_INLINE void backward_row(std::int64_t n, const T* dy, const T* s, const T* dsum,
-                             const T* weight, Statistics<A> stats, bool centred, A offset, T* dx) {
+template <class T, class S, class A = accumulate_t<T>>
+BEV_INLINE void backward_row(std::int64_t n, const T* dy, const S* s, const S* dsum,
+                             const T* weight, Statistics<A> stats, bool centred, A offset, S* dx) {
   const auto unit = [&](std::int64_t i) { return (widen(s[i]) - stats.mean) * stats.rstd; };
   const auto scaled = [&](std::int64_t i) { return widen(dy[i]) * (offset + widen(weight[i])); };
   const A count = static_cast<A>(n);
@@ -102,12 +106,12 @@ BEV_INLINE void backward_row(std::int64_t n, const T* dy, const T* s, const T* d
   if (dsum != nullptr) {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) {
-      dx[i] = narrow<T>(stats.rstd * (scaled(i) - shift - unit(i) * along) + widen(dsum[i]));
+      dx[i] = narrow<S>(stats.rstd * (scaled(i) - shift - unit(i) * along) + widen(dsum[i]));
     }
   } else {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) {
-      dx[i] = narrow<T>(stats.rstd * (scaled(i) - shift - unit(i) * along));
+      dx[i] = narrow<S>(stats.rstd * (scaled(i) - shift - unit(i) * along));
     }
   }
 }
@@ -121,16 +125,16 @@ struct ColumnSums {
     for (int c = 0; c < kColumns; ++c) weight[c] += other.weight[c];
     for (int c = 0; c < kColumns; ++c) bias[c] += other.bias[c];
   }
-  template <class T>
-  BEV_INLINE void add_row(int columns, const T* dy, const T* s, Statistics<A> stats) {
+  template <class T, class S>
+  BEV_INLINE void add_row(int columns, const T* dy, const S* s, Statistics<A> stats) {
     if (columns == kColumns) {
       add_columns(kColumns, dy, s, stats);
     } else {
       add_columns(columns, dy, s, stats);
     }
   }
-  template <class T>
-  BEV_INLINE void add_columns(int columns, const T* __restrict dy, const T* __restrict s,
+  template <class T, class S>
+  BEV_INLINE void add_columns(int columns, const T* __restrict dy, const S* __restrict s,
                               Statistics<A> stats) {
     for (int c = 0; c < columns; ++c) {
       const A grad = widen(dy[c]);
@@ -157,11 +161,12 @@ void store_columns(int columns, const A* sums, double beta, const View& target,
   store(target.as<A>() + begin);
 }
 
-template <class T>
+template <class T, class S>
 void norm_wgrad(const Stream& stream, const NormBackwardArgs& args) {
   using A = accumulate_t<T>;
   const std::int64_t rows = args.s.shape[0], n = args.s.shape.row_numel();
-  const T *dy = args.dy.as<T>(), *s = args.s.as<T>();
+  const T* dy = args.dy.as<T>();
+  const S* s = args.s.as<S>();
   const A *mean = address<A>(args.mean), *rstd = args.rstd.as<A>();
   for_ranges(stream, n, kNormColumns, [&](std::int64_t begin, std::int64_t end) {
     const int columns = static_cast<int>(end - begin);
@@ -179,17 +184,17 @@ void norm_wgrad(const Stream& stream, const NormBackwardArgs& args) {
   });
 }
 
-template <class T>
+template <class T, class S>
 void run_backward(const Stream& stream, const NormBackwardArgs& args) {
   using A = accumulate_t<T>;
   // dx may alias dy, so the sums over dy come first.
-  if (!args.dweight.empty() || !args.dbias.empty()) norm_wgrad<T>(stream, args);
+  if (!args.dweight.empty() || !args.dbias.empty()) norm_wgrad<T, S>(stream, args);
   if (args.dx.empty()) return;
   const std::int64_t rows = args.s.shape[0], n = args.s.shape.row_numel();
-  const T *dy = args.dy.as<T>(), *s = args.s.as<T>(), *dsum = address<T>(args.dsum);
-  const T* weight = args.weight.as<T>();
+  const T *dy = args.dy.as<T>(), *weight = args.weight.as<T>();
+  const S *s = args.s.as<S>(), *dsum = address<S>(args.dsum);
   const A *mean = address<A>(args.mean), *rstd = args.rstd.as<A>();
-  T* dx = args.dx.as<T>();
+  S* dx = args.dx.as<S>();
   for_ranges(stream, rows, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const Statistics<A> stats = {mean != nullptr ? mean[row] : A{0}, rstd[row]};
@@ -270,10 +275,10 @@ void run_head_backward(const Stream& stream, const HeadNormBackwardArgs& args) {
                for (std::int64_t row = begin; row < end; ++row) {
                  const std::int64_t at = row * heads * size;
                  for (std::int64_t h = 0; h < normed; ++h) {
-                   backward_row<T>(size, dy + at + h * size, x + at + h * size, nullptr,
-                                   h < args.q_heads ? q_weight : k_weight,
-                                   Statistics<A>{0, rstd[row * normed + h]}, false,
-                                   static_cast<A>(args.offset), dx + at + h * size);
+                   backward_row<T, T>(size, dy + at + h * size, x + at + h * size, nullptr,
+                                      h < args.q_heads ? q_weight : k_weight,
+                                      Statistics<A>{0, rstd[row * normed + h]}, false,
+                                      static_cast<A>(args.offset), dx + at + h * size);
                  }
                  if (dy != dx) {
                    std::copy(dy + at + normed * size, dy + at + heads * size,
@@ -414,11 +419,25 @@ void width_backward(const Stream& stream, const WidthNormBackwardArgs& args) {
 }
 
 void forward(const Stream& stream, const NormForwardArgs& args) {
-  visit_float(args.x.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
+  visit_float(args.weight.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(T) == 2) {
+      if (args.x.dtype == Dtype::kF32) return run_forward<T, float, float>(stream, args);
+      const bool wide_sum = !args.sum.empty() && args.sum.dtype == Dtype::kF32;
+      if (wide_sum) return run_forward<T, T, float>(stream, args);
+    }
+    run_forward<T, T, T>(stream, args);
+  });
   if (args.amax != nullptr) raise_amax(stream, args.y, args.amax);
 }
 void backward(const Stream& stream, const NormBackwardArgs& args) {
-  visit_float(args.s.dtype, [&](auto zero) { run_backward<decltype(zero)>(stream, args); });
+  visit_float(args.dy.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(T) == 2) {
+      if (args.s.dtype == Dtype::kF32) return run_backward<T, float>(stream, args);
+    }
+    run_backward<T, T>(stream, args);
+  });
   if (args.amax != nullptr) raise_amax(stream, args.dx, args.amax);
 }
 void head_forward(const Stream& stream, const HeadNormForwardArgs& args) {

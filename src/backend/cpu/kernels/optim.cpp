@@ -442,6 +442,48 @@ void sign(const Stream&, const SignArgs& args) {
   });
 }
 
+// eta of the group of heads of a row, to the row's power.
+double row_factor(const QkClipArgs& args, std::int64_t row) {
+  const std::int64_t begin = args.groups[row] * args.group_heads;
+  double largest = 0;
+  visit_float(args.max_logits.dtype, [&](auto type) {
+    const auto* logits = args.max_logits.as<decltype(type)>() + begin;
+    for (std::int64_t h = 0; h < args.group_heads; ++h) {
+      largest = std::max(largest, static_cast<double>(widen(logits[h])));
+    }
+  });
+  return largest > args.threshold ? std::pow(args.threshold / largest, args.powers[row]) : 1;
+}
+
+void scale_range(const View& x, std::int64_t begin, std::int64_t end, double factor) {
+  visit_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* at = x.as<T>();
+    const auto by = static_cast<accumulate_t<T>>(factor);
+    for (std::int64_t i = begin; i < end; ++i) at[i] = narrow<T>(by * widen(at[i]));
+  });
+}
+
+void qk_clip(const Stream& stream, const QkClipArgs& args) {
+  if (args.state->skip != 0) return;
+  const std::int64_t count = args.main.numel(), first_row = args.first / args.columns;
+  const std::int64_t rows = ceil_div(args.first + count, args.columns) - first_row;
+  for_ranges(stream, rows, rows_per_piece(args.columns), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = first_row + begin; row < first_row + end; ++row) {
+      if (args.groups[row] < 0) continue;
+      const double factor = row_factor(args, row);
+      if (factor == 1) continue;
+      const std::int64_t from = std::max<std::int64_t>(0, row * args.columns - args.first);
+      const std::int64_t to = std::min(count, (row + 1) * args.columns - args.first);
+      scale_range(args.main, from, to, factor);
+      if (args.values.empty() || args.values.data == args.main.data) continue;
+      visit_float(args.main.dtype, [&](auto type) {
+        write_values(args.main.as<decltype(type)>(), args.values, from, to);
+      });
+    }
+  });
+}
+
 }  // namespace
 
 OptimKernels kernel_table(Family<OptimKernels>) {
@@ -455,6 +497,7 @@ OptimKernels kernel_table(Family<OptimKernels>) {
           .sum_squares = sum_squares,
           .count_zeros = count_zeros,
           .clip = clip,
+          .qk_clip = qk_clip,
           .normal = normal};
 }
 

@@ -288,7 +288,8 @@ AttentionKernels cuda_table(Family<AttentionKernels>) {
           .merge = cuda_attention::merge,
           .backward = cuda_attention::backward,
           .add_sinks = cuda_add_sinks,
-          .sink_terms = cuda_sink_terms};
+          .sink_terms = cuda_sink_terms,
+          .bound_logits = cuda_bound_logits};
 }
 
 AttentionKernels cuda_exact_attention() {

@@ -1,4 +1,5 @@
 // Attention sinks: a logit per head in the softmax denominator, and the terms of its gradient.
+#include "backend/cuda/device/amax.cuh"
 #include "backend/cuda/device/grid.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/values.cuh"
@@ -67,6 +68,19 @@ __global__ void __launch_bounds__(kThreads)
   terms[row * stride + head] = -expf(sinks[head] - lse[pair]) * delta;
 }
 
+// Memory bound: reads lse once. max_logits is not below 0.
+__global__ void __launch_bounds__(kThreads)
+    bound_logits_kernel(const float* lse, std::int64_t rows, std::int64_t heads,
+                        float* max_logits) {
+  const std::int64_t head = own_pack();
+  if (head >= heads) return;
+  float most = 0;
+  for (std::int64_t row = first_row(); row < rows; row += row_step()) {
+    most = fmaxf(most, lse[row * heads + head]);
+  }
+  raise_amax(max_logits + head, most);
+}
+
 Pairs pairs_of(const View& out, const View& lse) {
   return {lse.numel(), lse.shape[1], out.shape[1] / lse.shape[1]};
 }
@@ -102,6 +116,17 @@ void cuda_sink_terms(const Stream& stream, const SinkTermsArgs& args) {
             cuda::address<float>(args.terms) + args.first, args.terms.shape[1]);
     check_launch("attention: gradient of sinks");
   });
+}
+
+void cuda_bound_logits(const Stream& stream, const View& lse, const View& max_logits) {
+  constexpr std::int64_t kRowsOfThread = 16;
+  const std::int64_t rows = lse.shape[0], heads = lse.shape[1];
+  if (lse.numel() == 0) return;
+  cuda::RowGrid grid = cuda::row_grid(rows, heads);
+  grid.blocks.y = static_cast<unsigned>(ceil_div(grid.blocks.y, kRowsOfThread));
+  cuda::bound_logits_kernel<<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
+      cuda::address<float>(lse), rows, heads, cuda::address<float>(max_logits));
+  check_launch("attention: largest logits");
 }
 
 }  // namespace bev

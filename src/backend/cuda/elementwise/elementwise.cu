@@ -163,13 +163,15 @@ void cast(const Stream& stream, const View& from, const View& to) {
 }
 
 // out = a + b; traffic: three elements per element.
-template <class T, int N>
+template <class T, class B, int N>
 struct AddWork {
   struct Values {
-    Pack<T, N> a, b;
+    Pack<T, N> a;
+    Pack<B, N> b;
   };
   static constexpr int kCount = N;
-  const T *a, *b;
+  const T* a;
+  const B* b;
   T* out;
   __device__ Values read(std::int64_t at) const {
     Values values;
@@ -184,18 +186,26 @@ struct AddWork {
   }
 };
 
+template <class T, class B>
+void add_typed(CudaQueue& queue, const View& a, const View& b, const View& out) {
+  constexpr int kWide = kSharedPack<T, B>;
+  const T* x = address<T>(a);
+  const B* y = address<B>(b);
+  T* z = address<T>(out);
+  const std::int64_t packs = aligned(x, y, z) ? a.numel() / kWide : 0, done = packs * kWide;
+  launch_flat(queue, "add", AddWork<T, B, kWide>{x, y, z}, packs);
+  launch_flat(queue, "add", AddWork<T, B, 1>{x + done, y + done, z + done}, a.numel() - done);
+}
+
 void add(const Stream& stream, const View& a, const View& b, const View& out) {
   BEV_CHECK(a.numel() == b.numel() && a.numel() == out.numel(), "add: ", a.shape, " + ", b.shape,
             " to ", out.shape);
-  CudaQueue& queue = queue_of(stream);
-  visit_value(out.dtype, [&](auto type) {
-    using T = decltype(type);
-    const T *x = address<T>(a), *y = address<T>(b);
-    T* z = address<T>(out);
-    const std::int64_t packs = aligned(x, y, z) ? a.numel() / kPack<T> : 0;
-    const std::int64_t done = packs * kPack<T>;
-    launch_flat(queue, "add", AddWork<T, kPack<T>>{x, y, z}, packs);
-    launch_flat(queue, "add", AddWork<T, 1>{x + done, y + done, z + done}, a.numel() - done);
+  visit_value(b.dtype, [&](auto type) {
+    using B = decltype(type);
+    if constexpr (sizeof(B) == 2) {
+      if (out.dtype == Dtype::kF32) return add_typed<float, B>(queue_of(stream), a, b, out);
+    }
+    add_typed<B, B>(queue_of(stream), a, b, out);
   });
 }
 

@@ -13,25 +13,27 @@ namespace bev::cuda {
 namespace {
 
 // partial_weight, partial_bias: partial sums, one row per block.
-template <class T>
+// S is the type of the norm's input: of an f32 residual stream, or T.
+template <class T, class S>
 struct Backward {
-  const T *dy, *s, *dsum, *weight;
+  const T *dy, *weight;
+  const S *s, *dsum;
   const float *mean, *rstd;
-  T* dx;
+  S* dx;
   float *partial_weight, *partial_bias, *amax;
   std::int64_t rows, columns;
   float offset;
 };
 
-template <class T>
-Backward<T> backward_of(const NormBackwardArgs& args) {
+template <class T, class S>
+Backward<T, S> backward_of(const NormBackwardArgs& args) {
   return {.dy = address<T>(args.dy),
-          .s = address<T>(args.s),
-          .dsum = address<T>(args.dsum),
           .weight = address<T>(args.weight),
+          .s = address<S>(args.s),
+          .dsum = address<S>(args.dsum),
           .mean = address<float>(args.mean),
           .rstd = address<float>(args.rstd),
-          .dx = address<T>(args.dx),
+          .dx = address<S>(args.dx),
           .partial_weight = nullptr,
           .partial_bias = nullptr,
           .amax = args.amax,
@@ -74,12 +76,13 @@ __device__ void store_sums(RowPlaces<kPacks, kCount> places, float (&sums)[kPack
 }
 
 // A thread's share of a row.
-template <class T, int kPacks>
+template <class T, class S, int kPacks>
 struct BackwardRow {
-  Pack<T, kPack<T>> dy[kPacks], s[kPacks], dsum[kPacks];
+  Pack<T, kPack<T>> dy[kPacks];
+  Pack<S, kPack<T>> s[kPacks], dsum[kPacks];
   float mean, rstd;
 
-  __device__ void load(const Backward<T>& args, std::int64_t row) {
+  __device__ void load(const Backward<T, S>& args, std::int64_t row) {
     const bool has_row = row < args.rows;
     places(args, row).each([&](int k, int at) {
       dy[k].load(args.dy + row * args.columns + at);
@@ -89,7 +92,8 @@ struct BackwardRow {
     mean = has_row && args.mean != nullptr ? args.mean[row] : 0.0f;
     rstd = has_row ? args.rstd[row] : 0.0f;
   }
-  __device__ static RowPlaces<kPacks, kPack<T>> places(const Backward<T>& args, std::int64_t row) {
+  __device__ static RowPlaces<kPacks, kPack<T>> places(const Backward<T, S>& args,
+                                                       std::int64_t row) {
     return {row < args.rows ? static_cast<int>(args.columns / kPack<T>) : 0};
   }
 };
@@ -98,8 +102,8 @@ struct BackwardRow {
 // shift are the means of g * unit and (LayerNorm) of g. Memory bound: reads dy, s and dsum once and
 // writes dx once; the next row is prefetched if registers allow. The weight gradient is summed in
 // registers over all rows of a thread, then over the block, and written as a partial sum.
-template <class T, int kPacks, bool kBias>
-__global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) {
+template <class T, class S, int kPacks, bool kBias>
+__global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T, S> args) {
   constexpr int kCount = kPack<T>;
   constexpr bool kAhead = kPacks == 2 && !kBias;
   __shared__ float shared[2][kMostLanes / kWarp];
@@ -110,7 +114,7 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
   all.each([&](int k, int at) { weight[k].load(args.weight + at); });
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y;
-  BackwardRow<T, kPacks> next, now;
+  BackwardRow<T, S, kPacks> next, now;
   float thread_amax = 0;
   if constexpr (kAhead) next.load(args, base + threadIdx.y);
   for (; base < args.rows; base += step) {
@@ -140,10 +144,10 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
         const float unit = (now.s[k][i] - now.mean) * now.rstd;
         const float scaled = now.dy[k][i] * (args.offset + weight[k][i]);
         const float through = now.rstd * (scaled - shift - unit * along);
-        now.dy[k].set(i, args.dsum != nullptr ? through + now.dsum[k][i] : through);
-        thread_amax = larger(thread_amax, now.dy[k][i]);
+        now.s[k].set(i, args.dsum != nullptr ? through + now.dsum[k][i] : through);
+        thread_amax = larger(thread_amax, now.s[k][i]);
       }
-      now.dy[k].store(args.dx + row * args.columns + at);
+      now.s[k].store(args.dx + row * args.columns + at);
     });
     // The sums of the next row must not overwrite what a slow warp still reads.
     if (blockDim.x > kWarp) __syncthreads();
@@ -157,8 +161,8 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
 }
 
 // Input gradient for any number of columns and alignment: one block per row.
-template <class T>
-__global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T> args) {
+template <class T, class S>
+__global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T, S> args) {
   __shared__ float shared[2][kThreads / kWarp];
   const std::int64_t begin = blockIdx.x * args.columns;
   const float mean = args.mean != nullptr ? args.mean[blockIdx.x] : 0.0f;
@@ -179,7 +183,7 @@ __global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T> args) {
   float thread_amax = 0;
   for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
     const float through = rstd * (scaled(i) - shift - unit(i) * along);
-    const T dx = narrow<T>(args.dsum != nullptr ? through + widen(args.dsum[begin + i]) : through);
+    const S dx = narrow<S>(args.dsum != nullptr ? through + widen(args.dsum[begin + i]) : through);
     args.dx[begin + i] = dx;
     thread_amax = larger(thread_amax, widen(dx));
   }
@@ -187,9 +191,9 @@ __global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T> args) {
 }
 
 // Weight gradient for any number of columns: one thread per column of a slab of rows.
-template <class T>
+template <class T, class S>
 __global__ void __launch_bounds__(kThreads)
-    weight_any_kernel(Backward<T> args, std::int64_t slab_rows) {
+    weight_any_kernel(Backward<T, S> args, std::int64_t slab_rows) {
   const std::int64_t column = own_pack(), begin = blockIdx.y * slab_rows;
   if (column >= args.columns) return;
   float weight_sum = 0, bias_sum = 0;
@@ -205,9 +209,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Allocates the requested partial sums.
-template <class T>
+template <class T, class S>
 void set_partials(CudaQueue& queue, const NormBackwardArgs& view, std::int64_t partial_rows,
-                  Backward<T>& args) {
+                  Backward<T, S>& args) {
   const std::int64_t count = partial_rows * args.columns;
   auto* partials =
       static_cast<float*>(queue.scratch(static_cast<std::size_t>(2 * count) * sizeof(float)));
@@ -215,8 +219,8 @@ void set_partials(CudaQueue& queue, const NormBackwardArgs& view, std::int64_t p
   if (!view.dbias.empty()) args.partial_bias = partials + count;
 }
 
-template <class T, int kPacks>
-void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
+template <int kPacks, class T, class S>
+void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T, S> args) {
   const std::int64_t packs = args.columns / kPack<T>;
   const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
   const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
@@ -225,17 +229,17 @@ void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
   const dim3 threads(static_cast<unsigned>(lanes), static_cast<unsigned>(height));
   const auto grid = static_cast<unsigned>(blocks);
   if (args.partial_bias != nullptr) {
-    backward_kernel<T, kPacks, true><<<grid, threads, 0, queue.stream()>>>(args);
+    backward_kernel<T, S, kPacks, true><<<grid, threads, 0, queue.stream()>>>(args);
   } else {
-    backward_kernel<T, kPacks, false><<<grid, threads, 0, queue.stream()>>>(args);
+    backward_kernel<T, S, kPacks, false><<<grid, threads, 0, queue.stream()>>>(args);
   }
   check_launch("norm backward");
   add_partial_sums(queue, args.partial_weight, blocks, args.columns, view.beta, view.dweight);
   add_partial_sums(queue, args.partial_bias, blocks, args.columns, view.beta, view.dbias);
 }
 
-template <class T>
-void launch_any(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
+template <class T, class S>
+void launch_any(CudaQueue& queue, const NormBackwardArgs& view, Backward<T, S> args) {
   // dx may alias dy, so the sums over dy come first.
   if (!view.dweight.empty() || !view.dbias.empty()) {
     const std::int64_t slab_rows = std::max<std::int64_t>(32, ceil_div(args.rows, 256));
@@ -244,33 +248,39 @@ void launch_any(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args
     if (slabs > 0) {
       const dim3 blocks(static_cast<unsigned>(ceil_div(args.columns, kThreads)),
                         static_cast<unsigned>(slabs));
-      weight_any_kernel<T><<<blocks, kThreads, 0, queue.stream()>>>(args, slab_rows);
+      weight_any_kernel<T, S><<<blocks, kThreads, 0, queue.stream()>>>(args, slab_rows);
       check_launch("norm weight gradient");
     }
     add_partial_sums(queue, args.partial_weight, slabs, args.columns, view.beta, view.dweight);
     add_partial_sums(queue, args.partial_bias, slabs, args.columns, view.beta, view.dbias);
   }
   if (args.dx == nullptr || args.rows == 0) return;
-  input_any_kernel<T><<<static_cast<unsigned>(args.rows), kThreads, 0, queue.stream()>>>(args);
+  input_any_kernel<T, S><<<static_cast<unsigned>(args.rows), kThreads, 0, queue.stream()>>>(args);
   check_launch("norm input gradient");
 }
 
-template <class T>
+template <class T, class S>
 void run(CudaQueue& queue, const NormBackwardArgs& view) {
-  const Backward<T> args = backward_of<T>(view);
+  const Backward<T, S> args = backward_of<T, S>(view);
   const std::int64_t packs = args.columns / kPack<T>;
   if (args.columns == 0) return;
   const bool in_packs = args.columns % kPack<T> == 0 && args.rows > 0 && packs <= 4 * kMostLanes &&
                         aligned(args.dy, args.s, args.dsum, args.weight, args.dx);
-  if (!in_packs) return launch_any<T>(queue, view, args);
-  if (packs <= 2 * kMostLanes) return launch<T, 2>(queue, view, args);
-  launch<T, 4>(queue, view, args);
+  if (!in_packs) return launch_any(queue, view, args);
+  if (packs <= 2 * kMostLanes) return launch<2>(queue, view, args);
+  launch<4>(queue, view, args);
 }
 
 }  // namespace
 
 void norm_backward(const Stream& stream, const NormBackwardArgs& args) {
-  visit_value(args.s.dtype, [&](auto type) { run<decltype(type)>(queue_of(stream), args); });
+  visit_value(args.dy.dtype, [&](auto type) {
+    using T = decltype(type);
+    if constexpr (sizeof(T) == 2) {
+      if (args.s.dtype == Dtype::kF32) return run<T, float>(queue_of(stream), args);
+    }
+    run<T, T>(queue_of(stream), args);
+  });
 }
 
 }  // namespace bev::cuda

@@ -13,22 +13,26 @@ namespace bev {
 namespace cuda {
 namespace {
 
-template <class T>
+// X is the type of x, S that of the normalised sum: of an f32 residual stream, or T.
+template <class T, class X, class S>
 struct Forward {
-  const T *x, *residual, *weight, *bias;
-  T *sum, *y;
+  const X* x;
+  const S* residual;
+  const T *weight, *bias;
+  S* sum;
+  T* y;
   float *mean, *rstd, *amax;
   std::int64_t rows, columns;
   float epsilon, offset;
 };
 
-template <class T>
-Forward<T> forward_of(const NormForwardArgs& args) {
-  return {.x = address<T>(args.x),
-          .residual = address<T>(args.residual),
+template <class T, class X, class S>
+Forward<T, X, S> forward_of(const NormForwardArgs& args) {
+  return {.x = address<X>(args.x),
+          .residual = address<S>(args.residual),
           .weight = address<T>(args.weight),
           .bias = address<T>(args.bias),
-          .sum = address<T>(args.sum),
+          .sum = address<S>(args.sum),
           .y = address<T>(args.y),
           .mean = address<float>(args.mean),
           .rstd = address<float>(args.rstd),
@@ -41,11 +45,23 @@ Forward<T> forward_of(const NormForwardArgs& args) {
 
 constexpr int kMostLanes = 1024;
 
+template <class To, class From, int N>
+__device__ void load_as(Pack<To, N>& to, const From* from) {
+  if constexpr (std::is_same_v<To, From>) {
+    to.load(from);
+  } else {
+    Pack<From, N> loaded;
+    loaded.load(from);
+#pragma unroll
+    for (int i = 0; i < N; ++i) to.set(i, loaded[i]);
+  }
+}
+
 // A row of threads holds a row of x in registers, kPacks packs per thread, so x (and the residual)
 // is read once and y (and the sum) written once. All threads of the block take part in the
 // reductions, including those past the last row.
-template <class T, int kPacks>
-__global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
+template <class T, class X, class S, int kPacks>
+__global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T, X, S> args) {
   join_kernel_chain();
   constexpr int kCount = kPack<T>;
   __shared__ float shared[2][kMostLanes / kWarp];
@@ -54,8 +70,8 @@ __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
   const std::int64_t begin = row * args.columns;
   const RowPlaces<kPacks, kCount> places{row < args.rows ? static_cast<int>(args.columns / kCount)
                                                          : 0};
-  Pack<T, kCount> values[kPacks], residual[kPacks];
-  places.each([&](int k, int at) { values[k].load(args.x + begin + at); });
+  Pack<S, kCount> values[kPacks], residual[kPacks];
+  places.each([&](int k, int at) { load_as(values[k], args.x + begin + at); });
   if (args.residual != nullptr) {
     places.each([&](int k, int at) { residual[k].load(args.residual + begin + at); });
     places.each_element([&](int k, int i) { values[k].set(i, values[k][i] + residual[k][i]); });
@@ -74,34 +90,35 @@ __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
     if (args.mean != nullptr) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
+  float thread_amax = 0;
   places.each([&](int k, int at) {
-    Pack<T, kCount> weight, bias;
+    Pack<T, kCount> weight, bias, result;
     weight.load(args.weight + at);
     if (args.bias != nullptr) bias.load(args.bias + at);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const float scale = args.offset + weight[i];
-      values[k].set(i, args.bias != nullptr ? normalised(values[k][i], mean, rstd, scale, bias[i])
-                                            : normalised(values[k][i], mean, rstd, scale));
+      result.set(i, args.bias != nullptr ? normalised(values[k][i], mean, rstd, scale, bias[i])
+                                         : normalised(values[k][i], mean, rstd, scale));
     }
-    if (args.y != nullptr) values[k].store(args.y + begin + at);
+    if (args.y != nullptr) result.store(args.y + begin + at);
+    if (args.amax != nullptr) thread_amax = fmaxf(thread_amax, pack_amax(result));
   });
-  if (args.amax == nullptr) return;
-  float thread_amax = 0;
-  places.each([&](int k, int) { thread_amax = fmaxf(thread_amax, pack_amax(values[k])); });
-  raise_amax_by_block(args.amax, thread_amax);
+  if (args.amax != nullptr) raise_amax_by_block(args.amax, thread_amax);
 }
 
 // Any number of columns and alignment: one block per row, which rereads it in each pass.
-template <class T>
-__global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) {
+template <class T, class X, class S>
+__global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T, X, S> args) {
   join_kernel_chain();
   __shared__ float shared[2][kThreads / kWarp];
   const std::int64_t begin = blockIdx.x * args.columns;
-  const T* s = args.x + begin;
+  const X* x = args.x + begin;
+  const S* s = nullptr;
+  if constexpr (std::is_same_v<X, S>) s = x;
   if (args.residual != nullptr) {
     for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
-      args.sum[begin + i] = narrow<T>(widen(s[i]) + widen(args.residual[begin + i]));
+      args.sum[begin + i] = narrow<S>(widen(x[i]) + widen(args.residual[begin + i]));
     }
     s = args.sum + begin;  // a thread only reads back its own writes
   }
@@ -132,37 +149,46 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) 
   if (args.amax != nullptr) raise_amax_by_block(args.amax, thread_amax);
 }
 
-template <class T, int kPacks>
-void launch(CudaQueue& queue, const Forward<T>& args) {
+template <int kPacks, class T, class X, class S>
+void launch(CudaQueue& queue, const Forward<T, X, S>& args) {
   const std::int64_t packs = args.columns / kPack<T>;
   const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
   const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
-  launch_overlapped(queue, "norm forward", forward_kernel<T, kPacks>,
+  launch_overlapped(queue, "norm forward", forward_kernel<T, X, S, kPacks>,
                     static_cast<unsigned>(ceil_div(args.rows, height)),
                     dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(height)), 0, args);
 }
 
-template <class T>
+template <class T, class X, class S>
 void run(CudaQueue& queue, const NormForwardArgs& view) {
-  const Forward<T> args = forward_of<T>(view);
+  const Forward<T, X, S> args = forward_of<T, X, S>(view);
   const std::int64_t packs = args.columns / kPack<T>;
   if (args.rows == 0) return;
   const bool in_packs = args.columns % kPack<T> == 0 && packs > 0 &&
                         aligned(args.x, args.residual, args.weight, args.bias, args.sum, args.y);
   if (!in_packs || packs > 4 * kMostLanes) {
-    return launch_overlapped(queue, "norm forward", forward_any_kernel<T>,
+    return launch_overlapped(queue, "norm forward", forward_any_kernel<T, X, S>,
                              static_cast<unsigned>(args.rows), kThreads, 0, args);
   }
   // One warp per row while its registers can hold the row, then more warps.
-  if (packs <= kWarp) return launch<T, 1>(queue, args);
+  if (packs <= kWarp) return launch<1>(queue, args);
   const bool in_four = packs <= 4 * kWarp || packs > 2 * kMostLanes;
-  return in_four ? launch<T, 4>(queue, args) : launch<T, 2>(queue, args);
+  return in_four ? launch<4>(queue, args) : launch<2>(queue, args);
 }
 
 }  // namespace
 
 void norm_forward(const Stream& stream, const NormForwardArgs& args) {
-  visit_value(args.x.dtype, [&](auto type) { run<decltype(type)>(queue_of(stream), args); });
+  visit_value(args.weight.dtype, [&](auto type) {
+    using T = decltype(type);
+    CudaQueue& queue = queue_of(stream);
+    if constexpr (sizeof(T) == 2) {
+      if (args.x.dtype == Dtype::kF32) return run<T, float, float>(queue, args);
+      const bool wide_sum = !args.sum.empty() && args.sum.dtype == Dtype::kF32;
+      if (wide_sum) return run<T, T, float>(queue, args);
+    }
+    run<T, T, T>(queue, args);
+  });
 }
 
 }  // namespace cuda

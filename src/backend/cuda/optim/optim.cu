@@ -129,6 +129,7 @@ OptimKernels cuda_table(Family<OptimKernels>) {
           .sum_squares = cuda::sum_squares,
           .count_zeros = cuda::count_zeros,
           .clip = cuda::clip,
+          .qk_clip = cuda::qk_clip,
           .normal = cuda::normal};
 }
 

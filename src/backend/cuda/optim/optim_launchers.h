@@ -21,6 +21,7 @@ void sum_squares(const Stream& stream, std::span<const View> tensors, double* su
 void add_numbers(CudaQueue& queue, const double* numbers, std::int64_t count, double* sum);
 void count_zeros(const Stream& stream, std::span<const View> tensors, double* count);
 void clip(const Stream& stream, const ClipArgs& args);
+void qk_clip(const Stream& stream, const QkClipArgs& args);
 void normal(const Stream& stream, const NormalArgs& args);
 
 }  // namespace bev::cuda
