@@ -189,6 +189,8 @@ void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
   if (described) choose_yarn(run, fields, options);
   read_adapter(run, fields, options);
   if (options.problems().empty()) choose_base_format(run, options);
+  // PPO adds its critic to whatever the model is.
+  if (run.data.preferences.objective == "ppo") run.model.value_head = true;
   options.add_problems(idle_flags(options, fields, run));
 }
 

@@ -42,6 +42,7 @@ void add_preferences(const RunConfig& run, MemoryQuery& query) {
   bool pairs = rule.kind == ObjectiveKind::kPair || rule.kind == ObjectiveKind::kReward;
   if (pairs) query.micro_batch_size *= 2;
   query.log_probs = true;
+  query.rollouts = run.data.preferences.rollouts;
   query.reference = rule.uses_reference() && !own;
 }
 
@@ -324,6 +325,7 @@ Json rank_json(const RankMemory& rank) {
           {"gradients", rank.gradients},
           {"optimizer", rank.optimizer},
           {"activations", rank.activations},
+          {"gathered", rank.gathered},
           {"total", rank.total()},
           {"host_optimizer", rank.host_optimizer},
           {"host_activations", rank.host_activations}};

@@ -229,12 +229,11 @@ constexpr auto kNotBuilt = std::to_array<MegatronGroup>({
      "rl-num-parallel-generation-batches= rl-num-parallel-generations= "
      "rl-parallel-generation-tasks=",
      "reinforcement learning in `train`", "`bevatron rl` does it"},
-    {"logits-save-dir= logits-save-dtype= logits-save-top-k= logits-save-top-p= "
-     "logits-save-top-p-min-k= logits-load-dir= logits-load-kd-loss-alpha= "
-     "logits-load-ignore-errors logits-load-decode-threads= logits-load-prefetch-factor= "
-     "logits-load-msc-prefetch-depth= export-kd-cfg= export-kd-teacher-load= "
-     "export-kd-teacher-model-config=",
-     "these flags of distillation", "`--objective distill` learns from --teacher-model"},
+    {"logits-save-top-p= logits-save-top-p-min-k= logits-load-ignore-errors "
+     "logits-load-decode-threads= logits-load-prefetch-factor= logits-load-msc-prefetch-depth= "
+     "export-kd-cfg= export-kd-teacher-load= export-kd-teacher-model-config=",
+     "these flags of distillation",
+     "`--objective distill` learns from --teacher-model or --logits-load-dir"},
     {"modelopt-enabled export-model-type= export-legacy-megatron export-te-mcore-model "
      "export-default-te-spec export-kd-teacher-ckpt-format= export-qk-l2-norm "
      "export-moe-apply-probs-on-input export-offline-model qad-train-target= export-quant-cfg= "

@@ -393,6 +393,9 @@ void check_preferences(const RunConfig& run, Problems& out) {
     out.push_back(concat("--num-labels: a model with a head of ", run.model.num_labels,
                          " labels predicts no tokens; give --objective reward, or 0"));
   }
+  if (run.model.value_head && preferences.objective != "ppo") {
+    out.push_back("--value-head: is trained by rl --objective ppo alone; leave it out");
+  }
   if (!preferences.any()) return;
   if (run.data.tokenizer.empty() && run.train.hf_model.empty()) {
     out.push_back("--tokenizer: is missing; preferences need it, or --hf-model");
@@ -719,10 +722,10 @@ std::vector<std::string> RunConfig::resolve() {
 
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
                                          const ModelConfig& model, bool upcycled) {
-  constexpr std::array<std::string_view, 10> kFree = {
+  constexpr std::array<std::string_view, 11> kFree = {
       "hidden-dropout",          "attention-dropout",       "init-method-std", "rotary-base",
       "rotary-base-local",       "max-position-embeddings", "mtp-num-layers",  "pad-token",
-      "mtp-loss-scaling-factor", "fp32-residual-connection"};
+      "mtp-loss-scaling-factor", "fp32-residual-connection", "value-head"};
   Problems out;
   const ModelConfig given = canonical(model);
   for (const Setting& setting : options.settings()) {

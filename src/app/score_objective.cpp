@@ -145,6 +145,7 @@ ObjectiveScore::ObjectiveScore(const std::string& name, const std::string& path,
   check_head(rule_, model, has_reference);
   JsonPlace object = JsonPlace::read(path);
   check_names(object, rule_);
+  rule_.policy.critic = false;  // rollouts have advantages
   if (object.has(kSettings.name)) read_settings(rule_, object.member(kSettings.name));
   if (rule_.kind == ObjectiveKind::kPair || rule_.kind == ObjectiveKind::kReward) {
     bool scores_prompt = rule_.pair.nll_factor() != 0 && rule_.pair.nll_tokens == NllTokens::kAll;

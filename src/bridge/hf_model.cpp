@@ -12,6 +12,7 @@
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
 #include "kernels/device.h"
+#include "models/added_params.h"
 #include "models/families/family.h"
 #include "models/families/param_mapping.h"
 #include "nn/adapter.h"
@@ -56,7 +57,7 @@ void load_hf_weights(RankModel& model, const std::string& folder) {
   std::string_view absent = new_head ? kLabelHead : "";
   map.check(files, absent);
   for (const Param* param : model.store().params()) {
-    if (is_adapter(*param) || param->name == absent) continue;
+    if (is_added_name(param->name) || param->name == absent) continue;
     if (param->format == ParamFormat::kNf4) {
       load_nf4(model, *param, map.find(param->name), files);
       continue;

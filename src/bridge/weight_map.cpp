@@ -161,6 +161,7 @@ WeightMap::WeightMap(const ModelConfig& config) {
   further_layers_ = family.further_layers;
   layers_ = config.num_layers + config.mtp_num_layers;
   for (const Param& param : declare_params(without_adapters(config))) {
+    if (param.name == kValueHead) continue;
     params_.push_back(map_param(param, config, family));
     params_.back().format = param.format;
     params_.back().linear = param.linear;

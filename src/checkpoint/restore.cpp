@@ -9,7 +9,7 @@
 #include "bridge/nf4_tensor.h"
 #include "checkpoint/owned_state.h"
 #include "kernels/device.h"
-#include "nn/adapter.h"
+#include "models/added_params.h"
 #include "parallel/store/nf4_weights.h"
 
 namespace bev {
@@ -42,11 +42,13 @@ GlobalTensors check_tensors(const Engine& engine, const CheckpointReader& reader
   GlobalTensors wanted = global_tensors(engine.model().options(), with_optimizer);
   const auto quantized = nf4_params(engine.model().options());
   MomentSources moments(wanted, reader);
-  // A base model without adapters: they keep their initial values.
+  // A base model without adapters or without a critic: they keep their initial values.
   bool without_adapters = std::ranges::none_of(
       reader.manifest().tensors, [](const auto& tensor) { return is_adapter_name(tensor.first); });
+  const bool without_critic = reader.find(kValueHead) == nullptr;
   for (const auto& [name, tensor] : wanted) {
     if (without_adapters && is_adapter_name(name)) continue;
+    if (without_critic && is_critic_name(name)) continue;
     const GlobalTensor* stored = reader.find(name);
     if (stored == nullptr) {
       bool fresh = moments.fresh.contains(moment_of(name));
@@ -152,7 +154,7 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
   std::vector<Restored> out;
   for (const Param* param : engine.model().store().params()) {
     if (param->format == ParamFormat::kNf4) continue;
-    if (is_adapter(*param) && reader.find(param->name) == nullptr) continue;
+    if (is_added_name(param->name) && reader.find(param->name) == nullptr) continue;
     ValueRange kept = engine.model().store().kept_value(*param);
     // Weights stored in another dtype were rounded; read the master weights instead.
     std::string main = main_name(param->name);
@@ -162,7 +164,8 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
   }
   if (engine.optimizer() == nullptr || !with_optimizer) return out;
   for (StatePart& part : owned_optimizer_state(engine)) {
-    if (is_adapter(*part.param) && reader.find(part.param->name) == nullptr) continue;
+    const std::string& name = part.param->name;
+    if (is_added_name(name) && reader.find(name) == nullptr) continue;
     std::string from = part.name;
     if (reader.find(from) == nullptr) from = moment_of(from).empty() ? part.param->name : "";
     out.push_back({std::move(from), std::move(part)});

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "bridge/hf_model.h"
 #include "checkpoint/owned_state.h"
+#include "models/added_params.h"
 #include "models/model.h"
-#include "nn/adapter.h"
 
 namespace bev {
 
@@ -71,7 +71,7 @@ void load_checkpoint_weights(RankModel& model, CheckpointReader& reader) {
   };
   // Adapters may come from elsewhere.
   auto wanted = [&](const Param& param) {
-    return !is_adapter(param) || reader.find(param.name) != nullptr;
+    return !is_added_name(param.name) || reader.find(param.name) != nullptr;
   };
   std::vector<ParamMapping> all;
   for (const Param& param : declare_params(model.options().model)) {

@@ -41,8 +41,22 @@ TokenSample next_token_sample(const TokenSample& from) {
 }
 
 // Numbers for every token of a micro-batch, from its final hidden states on the ranks of the last
-// stage.
-using TokenRows = FunctionRef<Tensor(Context& ctx, const MicroBatch& batch, const Var& final)>;
+// stage: tensors of as many rows, whose columns stand side by side.
+using TokenRows =
+    FunctionRef<std::vector<Tensor>(Context& ctx, const MicroBatch& batch, const Var& final)>;
+
+std::vector<double> side_by_side(const std::vector<std::vector<double>>& parts, std::size_t rows) {
+  if (parts.size() == 1) return parts.front();
+  std::vector<double> out;
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (const std::vector<double>& part : parts) {
+      const std::size_t columns = part.size() / rows;
+      auto begin = part.begin() + static_cast<std::ptrdiff_t>(row * columns);
+      out.insert(out.end(), begin, begin + static_cast<std::ptrdiff_t>(columns));
+    }
+  }
+  return out;
+}
 
 class RowsSink : public OutputSink {
  public:
@@ -51,8 +65,15 @@ class RowsSink : public OutputSink {
 
   void on_outputs(std::int64_t, std::span<const Var> outputs) override {
     Context& ctx = model_.ctx();
-    Tensor part = converted(ctx, compute_(ctx, batch_, outputs[0]), ctx.wide(), "logits");
-    rows = download_wide(ctx, join_sequences(model_, batch_.layout, std::move(part)));
+    std::vector<std::vector<double>> parts;
+    std::int64_t count = 0;
+    for (Tensor& tensor : compute_(ctx, batch_, outputs[0])) {
+      Tensor part = converted(ctx, std::move(tensor), ctx.wide(), "logits");
+      Tensor whole = join_sequences(model_, batch_.layout, std::move(part));
+      count = whole.shape()[0];
+      parts.push_back(download_wide(ctx, whole));
+    }
+    rows = side_by_side(parts, static_cast<std::size_t>(count));
   }
   std::vector<double> rows;
 
@@ -97,24 +118,36 @@ std::vector<double> all_rows(RankModel& model, std::span<const TokenSample> samp
 
 std::vector<std::vector<double>> token_scores(RankModel& model,
                                               std::span<const TokenSample> samples,
-                                              std::int64_t micro_batch_size) {
+                                              std::int64_t micro_batch_size,
+                                              std::vector<std::vector<double>>* values) {
   std::vector<TokenSample> scored;
   for (const TokenSample& sample : samples) scored.push_back(next_token_sample(sample));
   auto log_probs = [&](Context& ctx, const MicroBatch& batch, const Var& final) {
     std::int64_t tokens = batch.layout.tokens;
+    const ModelStage& stage = model.head_stage();
     Var hidden = enter_tensor_parallel(ctx, final, tokens);
-    return token_log_probs(ctx, hidden, batch.targets.targets, model.head_stage().head())
-        .tensor.reshape({tokens, 1});
+    Var logps = token_log_probs(ctx, hidden, batch.targets.targets, stage.head());
+    std::vector<Tensor> out = {logps.tensor.reshape({tokens, 1})};
+    if (values == nullptr) return out;
+    out.push_back(label_scores(ctx, final, *stage.value_head(), tokens).tensor);
+    return out;
   };
   std::vector<double> all = all_rows(model, scored, micro_batch_size, log_probs);
   if (model.mesh().world().rank() != 0) return {};
+  const std::size_t columns = values != nullptr ? 2 : 1;
+  std::size_t begin = 0;
+  // The row before a token has its numbers.
+  auto column = [&](std::size_t tokens, std::size_t number) {
+    std::vector<double> row(tokens);
+    for (std::size_t i = 1; i < tokens; ++i) row[i] = all[begin + (i - 1) * columns + number];
+    return row;
+  };
   std::vector<std::vector<double>> out;
-  auto at = all.begin();
   for (const TokenSample& sample : samples) {
-    // The row before a token has its score.
-    std::vector<double>& row = out.emplace_back(sample.tokens.size());
-    for (std::size_t i = 1; i < row.size(); ++i) row[i] = at[static_cast<std::ptrdiff_t>(i) - 1];
-    at += static_cast<std::ptrdiff_t>(row.size());
+    const std::size_t tokens = sample.tokens.size();
+    out.push_back(column(tokens, 0));
+    if (values != nullptr) values->push_back(column(tokens, 1));
+    begin += tokens * columns;
   }
   return out;
 }
@@ -124,7 +157,8 @@ std::vector<std::vector<double>> sequence_scores(RankModel& model,
                                                  std::int64_t micro_batch_size) {
   const ModelConfig& config = model.options().model;
   auto scores = [&](Context& ctx, const MicroBatch& batch, const Var& final) {
-    return label_scores(ctx, final, *model.head_stage().label_head(), batch.layout.tokens).tensor;
+    const Param& head = *model.head_stage().label_head();
+    return std::vector<Tensor>{label_scores(ctx, final, head, batch.layout.tokens).tensor};
   };
   std::vector<double> all = all_rows(model, samples, micro_batch_size, scores);
   if (model.mesh().world().rank() != 0) return {};

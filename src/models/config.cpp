@@ -277,6 +277,9 @@ void end_fields(ModelConfig& model, FieldList& list) {
            "sequence classification: token that is skipped at the end of a sequence; -1: none")
       .min(-1)
       .limit(1 << 28);
+  list.add("value-head", model.value_head,
+           "head of one value per token next to the output layer: the critic of --objective ppo, "
+           "which adds it by itself");
   list.add("hidden-dropout", model.hidden_dropout, "dropout before each residual sum")
       .min(0)
       .below(1);

@@ -180,6 +180,7 @@ struct ModelConfig {
   // reward model); 0: none. A sequence's scores are those of its last token that is not pad_token.
   std::int64_t num_labels = 0;
   std::int64_t pad_token = -1;  // -1: none
+  bool value_head = false;      // a critic's head of one value per token, next to the output layer
 
   MoeConfig moe;
 

@@ -250,6 +250,11 @@ std::vector<std::string> ModelConfig::problems() const {
         "--mtp-num-layers: predicts tokens, which a model with --num-labels cannot; "
         "leave one away");
   }
+  if (value_head && num_labels > 0) {
+    out.push_back(
+        "--value-head: values are of the tokens of a language model, and one with --num-labels "
+        "has none; leave one away");
+  }
   if (add_head_bias && (num_labels > 0 || mtp_num_layers > 0)) {
     out.push_back(
         "--add-head-bias: is of an output layer alone; leave it away with --num-labels "

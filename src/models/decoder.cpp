@@ -137,6 +137,10 @@ void Decoder::add_head() {
                       .weight;
     return;
   }
+  if (config().value_head) {
+    value_head_ = whole_linear({.name = "value_head", .out = 1, .in = config().hidden_size}).weight;
+    value_head_->init = {InitKind::kConstant, 0};  // all values are equal at first
+  }
   if (config().add_head_bias) {
     output_bias_.emplace();
     output_bias_->name = "output_layer.bias";
@@ -166,6 +170,7 @@ std::vector<Param*> Decoder::params() {
   if (output_weight_) list.push_back(&*output_weight_);
   if (output_bias_) list.push_back(&*output_bias_);
   if (label_head_) list.push_back(&*label_head_);
+  if (value_head_) list.push_back(&*value_head_);
   for (auto& depth : mtp_) depth->params(list);
   return list;
 }

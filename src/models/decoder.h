@@ -32,6 +32,7 @@ class Decoder final : public ModelStage {
                std::vector<Var>& out) const override;
   HeadSpec head() const override;
   const Param* label_head() const override { return label_head_ ? &*label_head_ : nullptr; }
+  const Param* value_head() const override { return value_head_ ? &*value_head_ : nullptr; }
   std::vector<StateSpec> states(const Context& ctx) const override;
   Var decode(Context& ctx, const MicroBatch& batch, const Var& in, const DecodeStep& step,
              std::vector<LayerState>& states) const override;
@@ -62,6 +63,7 @@ class Decoder final : public ModelStage {
   std::optional<Param> output_bias_;
   const Param* head_weight_ = nullptr;          // on the last stage
   std::optional<Param> label_head_;             // on the last stage, in place of head_weight_
+  std::optional<Param> value_head_;             // on the last stage, next to head_weight_
   std::vector<std::unique_ptr<MtpLayer>> mtp_;  // MTP modules
 };
 

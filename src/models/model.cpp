@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/batch.h"
+#include "models/added_params.h"
 #include "models/lora.h"
 #include "nn/adapter.h"
 #include "ops/collective.h"
@@ -81,7 +82,7 @@ std::unique_ptr<ModelStage> make_stage(const ModelConfig& config, const StageRan
   for (Param* param : stage->params()) set_init(config, *param);
   if (config.lora.used()) {
     for (Param* param : stage->params()) {
-      param->trains = param->trains && is_adapter(*param);
+      param->trains = param->trains && is_added_name(param->name);
       if (is_saved_whole(config, *param)) stage->add_trained_copy(*param);
     }
     // Later stages use the embeddings of earlier ones too.

@@ -92,6 +92,8 @@ class ModelStage {
   // Last stage: the head [labels, H] for sequence classification, which models have in place of an
   // output layer; null: none.
   virtual const Param* label_head() const { return nullptr; }
+  // Last stage: the head [1, H] of a critic, next to the output layer; null: none.
+  virtual const Param* value_head() const { return nullptr; }
 
   // Generation; Error(kConfig) by default for models that cannot.
   // Caches and recurrent states of the layers of this stage, in order, on this rank.

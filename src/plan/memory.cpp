@@ -12,6 +12,7 @@
 #include "kernels/loss.h"
 #include "kernels/quantize.h"
 #include "ops/collective.h"
+#include "ops/elementwise.h"
 #include "ops/label_scores.h"
 #include "ops/objective.h"
 #include "ops/token_log_probs.h"
@@ -50,8 +51,17 @@ class LogProbs final : public Objective {
            std::span<const Var> outputs, double*) const override {
     Var hidden = enter_tensor_parallel(ctx, outputs[0], batch.layout.tokens);
     Var logps = token_log_probs(ctx, hidden, batch.targets.targets, stage.head());
-    Tensor gradient = ctx.allocate(logps.dtype(), logps.shape(), "gradients");
-    return given_gradient(ctx, "log-probabilities", logps, ctx.allocate(ctx.wide(), {1}, "loss"),
+    const Param* critic = stage.value_head();
+    Var values =
+        critic != nullptr ? label_scores(ctx, outputs[0], *critic, batch.layout.tokens) : Var();
+    Var loss = given(ctx, logps);
+    return critic != nullptr ? add(ctx, loss, given(ctx, values)) : loss;
+  }
+
+ private:
+  static Var given(Context& ctx, const Var& by) {
+    Tensor gradient = ctx.allocate(by.dtype(), by.shape(), "gradients");
+    return given_gradient(ctx, "log-probabilities", by, ctx.allocate(ctx.wide(), {1}, "loss"),
                           std::move(gradient));
   }
 };
@@ -122,9 +132,23 @@ class KeptState {
     memory.optimizer =
         bytes_of(device.numbers()) + bytes_of(device.scales()) + bytes_of(host.scales());
     memory.host_optimizer = bytes_of(host.numbers());
+    if (query_.rollouts) memory.gathered = gathered_bytes();
   }
 
  private:
+  // Whole buckets where values are sharded, gathered one by one.
+  std::int64_t gathered_bytes() const {
+    if (query_.parallel.data_parallel_sharding_strategy < ShardingStrategy::kOptimGradsParams) {
+      return 0;
+    }
+    const auto begins = bucket_begins(layout_, query_.dtype, BucketParts(), BucketChoice::kAll);
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < layout_.buckets.size(); ++i) {
+      sum += tensor_bytes(begins[i + 1] - begins[i], Dtype::kU8);
+    }
+    return sum;
+  }
+
   static std::int64_t bytes_of(const std::vector<StateTensors::Flat>& tensors) {
     std::int64_t sum = 0;
     for (const auto& [dtype, elements] : tensors) {

@@ -4,6 +4,7 @@
 // (plan/phantom.h). All are equal to the byte to what the arena of the engine counts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct MemoryQuery {
   std::int64_t micro_batches = 1;    // per rank and iteration
   bool log_probs = false;            // the objective is one of the log-probabilities of completions
   bool reference = false;            // and compares with a second model, which is frozen
+  bool rollouts = false;             // completions are sampled between steps
   bool max_attention_logit = false;  // steps report it
   const Kernels* device = nullptr;   // provides memory rules of its kernels; null: none
 };
@@ -42,12 +44,17 @@ struct RankMemory {
   // Bytes. Activations are the peak of all temporary memory of an iteration: activations that await
   // their backward, temporaries (logits, gathered weights, gradients) and the batch itself.
   std::int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0;
+  // Sharded weights (ZeRO-3) that are gathered while completions are sampled, before the
+  // activations of a step exist.
+  std::int64_t gathered = 0;
   // Offloaded bytes in host memory; for activations the peak.
   std::int64_t host_optimizer = 0, host_activations = 0;
 
   std::int64_t host() const { return host_optimizer + host_activations; }
   // Bytes on the device.
-  std::int64_t total() const { return weights + gradients + optimizer + activations; }
+  std::int64_t total() const {
+    return weights + gradients + optimizer + std::max(activations, gathered);
+  }
 };
 
 struct MemoryPlan {

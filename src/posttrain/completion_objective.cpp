@@ -8,6 +8,7 @@
 #include "base/scoped_value.h"
 #include "data/preference/preference_sample.h"
 #include "kernels/device.h"
+#include "ops/elementwise.h"
 #include "ops/label_scores.h"
 #include "ops/objective.h"
 #include "posttrain/completion_rows.h"
@@ -38,6 +39,7 @@ std::vector<ObjectiveMetric> metrics_of(const ObjectiveRule& rule, const Complet
       PolicyBatch batch{{{-1}}, {{-1}}, {}, {}, {{1}}, {{0}}};
       if (inputs.reference) batch.ref_logps = {{-1}};
       if (inputs.sampling) batch.sampling_logps = {{-1}};
+      if (rule.policy.critic) batch.values = batch.returns = {{0}};
       return policy_objective(rule.policy, batch).metrics;
     }
     default:
@@ -83,6 +85,7 @@ struct CompletionObjective::Evaluated {
   double loss = 0;
   std::vector<ObjectiveMetric> metrics;
   std::vector<double> gradient;
+  std::vector<double> value_gradient = {};  // by every value of a critic
 
   // Gradient by the sum of a row, where it counts.
   void pull(const CompletionRow& row, std::span<const double> weights, double slope) {
@@ -102,6 +105,7 @@ struct Tokens {
   const MicroBatch& batch;
   const CompletionRows& map;
   std::vector<double> logps, weights;
+  std::vector<double> critic = {};  // values of all tokens; empty: there is no critic
 
   std::span<const CompletionRow> rows() const { return map.rows(); }
   Numbers sums() const { return row_sums(rows(), logps, weights); }
@@ -179,6 +183,16 @@ void evaluate_rewards(const ObjectiveRule& rule, const Tokens& in, std::int64_t 
   }
 }
 
+// Slopes of rows times `factor`, at their tokens.
+void spread(std::span<const CompletionRow> rows, const NumberRows& slopes, double factor,
+            std::vector<double>& out) {
+  for (std::size_t i = 0; i < slopes.size(); ++i) {
+    for (std::size_t t = 0; t < slopes[i].size(); ++t) {
+      out[rows[i].begin + t] = slopes[i][t] * factor;
+    }
+  }
+}
+
 void evaluate_policy(const ObjectiveRule& rule, const Tokens& in, Evaluated& out) {
   PolicyBatch batch;
   batch.logps = cut(in.rows(), in.logps);
@@ -190,14 +204,17 @@ void evaluate_policy(const ObjectiveRule& rule, const Tokens& in, Evaluated& out
   if (batch.advantages.empty()) {
     for (double advantage : in.number(kAdvantage)) batch.advantages.push_back({advantage});
   }
+  batch.values = cut(in.rows(), in.critic);
+  if (!batch.values.empty()) {
+    batch.old_values = cut(in.rows(), in.values(kOldValues));
+    batch.returns = cut(in.rows(), in.values(kReturns));
+  }
   PolicyValue value = policy_objective(rule.policy, batch);
   out.loss = value.loss * value.weight;
   out.metrics = std::move(value.metrics);
-  for (std::size_t i = 0; i < value.logps.size(); ++i) {
-    for (std::size_t t = 0; t < value.logps[i].size(); ++t) {
-      out.gradient[in.rows()[i].begin + t] = value.logps[i][t] * value.weight;
-    }
-  }
+  spread(in.rows(), value.logps, value.weight, out.gradient);
+  out.value_gradient.resize(in.critic.size());
+  spread(in.rows(), value.values, value.weight, out.value_gradient);
 }
 
 // Adds values to sums on the device.
@@ -215,6 +232,15 @@ Var token_values(Context& ctx, const ObjectiveRule& rule, const ModelStage& stag
   const Param* head = stage.label_head();
   BEV_CHECK(head != nullptr && head->shape[0] == 1, ErrorKind::kConfig, "--objective ", rule.name,
             ": needs a model with a head of one label; give --num-labels 1");
+  return label_scores(ctx, outputs[0], *head, batch.layout.tokens);
+}
+
+// The values [T, 1] of a critic's head.
+Var critic_values(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
+                  std::span<const Var> outputs) {
+  const Param* head = stage.value_head();
+  BEV_CHECK(head != nullptr, ErrorKind::kConfig,
+            "--objective ppo: needs a model with a head of values; give --value-head");
   return label_scores(ctx, outputs[0], *head, batch.layout.tokens);
 }
 
@@ -252,11 +278,14 @@ void CompletionObjective::add_weights(const Context& ctx, const MicroBatch& batc
 
 CompletionObjective::Evaluated CompletionObjective::evaluate(Context& ctx, const ModelStage& stage,
                                                              const MicroBatch& batch,
-                                                             const Tensor& values) const {
+                                                             const Tensor& values,
+                                                             const Tensor& critic) const {
   CompletionRows map(ctx, batch.layout);
   Tokens in{ctx, batch, map, map.gather(values), map.gather(batch.targets.weights)};
+  if (!critic.empty()) in.critic = map.gather(critic);
   Evaluated out;
   out.gradient.resize(map.tokens());
+  out.value_gradient.resize(in.critic.size());
   if (map.rows().empty()) return out;
   double scale =
       batch.field(kLossScale).tensor.numel() > 0 ? one_of(sample_field(ctx, batch, kLossScale)) : 0;
@@ -275,13 +304,17 @@ CompletionObjective::Evaluated CompletionObjective::evaluate(Context& ctx, const
   }
   out.loss *= scale;
   for (double& slope : out.gradient) slope *= scale;
+  for (double& slope : out.value_gradient) slope *= scale;
   return out;
 }
 
 Var CompletionObjective::loss(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
                               std::span<const Var> outputs, double* sums) const {
   Var values = token_values(ctx, rule_, stage, batch, outputs);
-  Evaluated value = evaluate(ctx, stage, batch, values.tensor);
+  Var critic;
+  const bool has_critic = rule_.kind == ObjectiveKind::kPolicy && rule_.policy.critic;
+  if (has_critic) critic = critic_values(ctx, stage, batch, outputs);
+  Evaluated value = evaluate(ctx, stage, batch, values.tensor, critic.tensor);
   // All tp and cp ranks of the stage know the whole sums; one of them counts.
   bool counts = ctx.mesh.tp().rank() == 0 && ctx.mesh.cp().rank() == 0;
   if (counts) {
@@ -293,12 +326,16 @@ Var CompletionObjective::loss(Context& ctx, const ModelStage& stage, const Micro
   }
   View step{const_cast<double*>(&ctx.step->loss_factor), Dtype::kF64, {1}};
   double factor = ctx.download<double>(step).front();
-  for (double& slope : value.gradient) slope *= factor;
   double share = ctx.mesh.cp().rank() == 0 ? factor * value.loss : 0;
   CompletionRows map(ctx, batch.layout);
-  Tensor gradient = upload_wide(ctx, map.own(value.gradient), "gradients");
-  return given_gradient(ctx, "completion objective", values, upload_wide(ctx, {share}, "loss"),
-                        gradient.reshape(values.shape()));
+  auto given = [&](const Var& by, std::vector<double>& slopes, double loss) {
+    for (double& slope : slopes) slope *= factor;
+    Tensor gradient = upload_wide(ctx, map.own(slopes), "gradients");
+    return given_gradient(ctx, "completion objective", by, upload_wide(ctx, {loss}, "loss"),
+                          gradient.reshape(by.shape()));
+  };
+  Var loss = given(values, value.gradient, share);
+  return has_critic ? add(ctx, loss, given(critic, value.value_gradient, 0)) : loss;
 }
 
 CompletionPreparation::CompletionPreparation(const ObjectiveRule& rule, RankModel& policy,

@@ -37,7 +37,7 @@ class CompletionObjective final : public Objective {
 
  private:
   Evaluated evaluate(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
-                     const Tensor& values) const;
+                     const Tensor& values, const Tensor& critic) const;
 
   ObjectiveRule rule_;
   std::vector<std::string> terms_;

@@ -45,14 +45,15 @@ CompletionRows::CompletionRows(Context& ctx, const SequenceLayout& layout)
   tokens_ = static_cast<std::size_t>(whole_set(ctx, layout).tokens());
 }
 
-std::vector<double> CompletionRows::gather(const View& own) const {
+std::vector<double> CompletionRows::gather(const View& own, std::int64_t columns) const {
   std::vector<double> mine = download_doubles(ctx_, own);
   Group& cp = ctx_.mesh.cp();
   if (cp.size() == 1) return mine;
   // Others add their tokens to zeros, which is exact.
-  std::vector<double> all(tokens_);
+  std::vector<double> all(tokens_ * static_cast<std::size_t>(columns));
   for (const RowCopy& copy : row_copies(layout_.own, whole_set(ctx_, layout_))) {
-    std::copy_n(mine.begin() + copy.from, copy.count, all.begin() + copy.to);
+    std::copy_n(mine.begin() + copy.from * columns, copy.count * columns,
+                all.begin() + copy.to * columns);
   }
   cp.host()
       .all_reduce({all.data(), Dtype::kF64, {std::ssize(all)}}, Reduction::kSum, "completions")
@@ -60,10 +61,11 @@ std::vector<double> CompletionRows::gather(const View& own) const {
   return all;
 }
 
-std::vector<double> CompletionRows::own(std::span<const double> all) const {
-  std::vector<double> mine(static_cast<std::size_t>(layout_.tokens));
+std::vector<double> CompletionRows::own(std::span<const double> all, std::int64_t columns) const {
+  std::vector<double> mine(static_cast<std::size_t>(layout_.tokens * columns));
   for (const RowCopy& copy : row_copies(layout_.own, whole_set(ctx_, layout_))) {
-    std::copy_n(all.begin() + copy.to, copy.count, mine.begin() + copy.from);
+    std::copy_n(all.begin() + copy.to * columns, copy.count * columns,
+                mine.begin() + copy.from * columns);
   }
   return mine;
 }

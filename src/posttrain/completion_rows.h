@@ -31,10 +31,10 @@ class CompletionRows {
   // The documents, in order.
   const std::vector<CompletionRow>& rows() const { return rows_; }
   std::size_t tokens() const { return tokens_; }
-  // Values of all tokens, from those of this rank ([T] of any floating type). Collective over cp.
-  std::vector<double> gather(const View& own) const;
+  // Values of all tokens, from those of this rank ([T, columns] of any type). Collective over cp.
+  std::vector<double> gather(const View& own, std::int64_t columns = 1) const;
   // Values of this rank's tokens.
-  std::vector<double> own(std::span<const double> all) const;
+  std::vector<double> own(std::span<const double> all, std::int64_t columns = 1) const;
 
  private:
   Context& ctx_;

@@ -1,7 +1,8 @@
 // Distillation as a training objective: the divergence of the student's tokens from a teacher's,
 // and the cross entropy of their labels, under any layout. The teacher is a frozen model of another
-// size on the student's ranks; what it gives a micro-batch are its final hidden states, from which
-// its logits follow chunk by chunk, so that those of all tokens exist of neither model.
+// size on the student's ranks, or what one has left on disk. A micro-batch gets its likeliest
+// tokens or, where all tokens count, its final hidden states, from which its logits follow chunk by
+// chunk: those of all tokens exist of neither model.
 #pragma once
 
 #include <memory>
@@ -11,6 +12,7 @@
 #include "parallel/objective.h"
 #include "parallel/rank_model.h"
 #include "posttrain/objective_rules.h"
+#include "posttrain/teacher_logits.h"
 
 namespace bev {
 
@@ -30,17 +32,34 @@ class DistillObjective final : public Objective {
 
  private:
   DistillSettings settings_;
-  RankModel* teacher_ = nullptr;
+  RankModel* teacher_ = nullptr;  // null: batches have its likeliest tokens
 };
 
 // Runs the teacher over every micro-batch before its step.
 class DistillPreparation final : public BatchPreparation {
  public:
-  explicit DistillPreparation(RankModel& teacher) : teacher_(teacher) {}
+  // `kept`: null, or where the likeliest tokens are kept too. All must outlive this object.
+  DistillPreparation(const DistillSettings& settings, RankModel& teacher, TeacherLogits* kept)
+      : settings_(settings), teacher_(teacher), kept_(kept) {}
   void prepare(std::span<MicroBatch> batches) override;
 
  private:
+  DistillSettings settings_;
   RankModel& teacher_;
+  TeacherLogits* kept_;
+};
+
+// Gives every micro-batch what a teacher has left on disk. Throws Error(kInput) at a step with a
+// sample that is not there.
+class StoredPreparation final : public BatchPreparation {
+ public:
+  StoredPreparation(RankModel& student, const TeacherLogits& logits)
+      : student_(student), logits_(logits) {}
+  void prepare(std::span<MicroBatch> batches) override;
+
+ private:
+  RankModel& student_;
+  const TeacherLogits& logits_;
 };
 
 }  // namespace bev

@@ -31,26 +31,65 @@ struct Compared {
   std::vector<std::size_t> rest;  // of the last class; empty: none
 };
 
-Compared compared_tokens(const DistillSettings& settings, const Numbers& teacher) {
-  Compared out;
-  out.tokens.resize(teacher.size());
-  std::iota(out.tokens.begin(), out.tokens.end(), 0);
-  auto kept = static_cast<std::size_t>(settings.top_k);
-  if (kept == 0 || kept >= teacher.size()) return out;
-  std::ranges::stable_sort(out.tokens, std::greater<>(), [&](std::size_t i) { return teacher[i]; });
-  if (settings.tail == Tail::kGhost)
-    out.rest.assign(out.tokens.begin() + settings.top_k, out.tokens.end());
-  out.tokens.resize(kept);
+constexpr double kLeastRest = 1e-8;  // probability of the rest, at least
+
+// What is compared, and the teacher's logarithms of it.
+struct TeacherClasses {
+  Compared compared;
+  Numbers logps;
+};
+
+bool renormalises(const DistillSettings& settings) {
+  return settings.tail == Tail::kRenormalise && settings.top_k > 0;
+}
+
+// `vocabulary` tokens less those of the ids, in order.
+std::vector<std::size_t> tokens_besides(std::span<const std::int32_t> ids, std::size_t vocabulary) {
+  std::vector<bool> taken(vocabulary);
+  for (std::int32_t id : ids) taken[static_cast<std::size_t>(id)] = true;
+  std::vector<std::size_t> out;
+  for (std::size_t token = 0; token < vocabulary; ++token) {
+    if (!taken[token]) out.push_back(token);
+  }
   return out;
 }
 
-constexpr double kLeastRest = 1e-8;  // probability of the rest, at least
+TeacherClasses all_classes(const Numbers& logits, double temperature) {
+  TeacherClasses out{{}, log_softmax(logits, temperature)};
+  out.compared.tokens.resize(logits.size());
+  std::iota(out.compared.tokens.begin(), out.compared.tokens.end(), 0);
+  return out;
+}
+
+// The first of the likeliest tokens as the settings have it.
+TeacherClasses top_classes(const DistillSettings& settings, const TopLogps& top,
+                           std::size_t vocabulary) {
+  const auto kept = std::min(static_cast<std::size_t>(settings.top_k), top.ids.size());
+  const std::span<const std::int32_t> ids = std::span(top.ids).first(kept);
+  TeacherClasses out;
+  out.compared.tokens.assign(ids.begin(), ids.end());
+  out.logps.assign(top.logps.begin(), top.logps.begin() + static_cast<std::ptrdiff_t>(kept));
+  if (renormalises(settings)) out.logps = log_softmax(out.logps, 1);
+  if (settings.tail != Tail::kGhost || kept == vocabulary) return out;
+  out.compared.rest = tokens_besides(ids, vocabulary);
+  double rest = 0;
+  for (std::size_t i = kept; i < top.logps.size(); ++i) rest += std::exp(top.logps[i]);
+  out.logps.push_back(std::log(std::max(rest, kLeastRest)));
+  return out;
+}
+
+TeacherClasses classes_of(const DistillSettings& settings, const Numbers& teacher) {
+  const auto kept = static_cast<std::size_t>(settings.top_k);
+  if (kept == 0 || kept >= teacher.size()) return all_classes(teacher, settings.temperature);
+  return top_classes(settings, top_logps(teacher, settings.temperature, settings.top_k),
+                     teacher.size());
+}
 
 Numbers class_logps(const DistillSettings& settings, const Compared& compared,
                     const Numbers& logps) {
   Numbers out;
   for (std::size_t token : compared.tokens) out.push_back(logps[token]);
-  if (settings.tail == Tail::kRenormalise && settings.top_k > 0) out = log_softmax(out, 1);
+  if (renormalises(settings)) out = log_softmax(out, 1);
   double rest = 0;
   for (std::size_t token : compared.rest) rest += std::exp(logps[token]);
   if (!compared.rest.empty()) out.push_back(std::log(std::max(rest, kLeastRest)));
@@ -96,7 +135,7 @@ Numbers logit_gradient(const DistillSettings& settings, const Compared& compared
     out[compared.tokens[i]] += gradient[i];
     total += gradient[i];
   }
-  if (settings.tail == Tail::kRenormalise && settings.top_k > 0) {
+  if (renormalises(settings)) {
     for (std::size_t i = 0; i < compared.tokens.size(); ++i) {
       out[compared.tokens[i]] -= std::exp(classes[i]) * total;
     }
@@ -121,15 +160,14 @@ struct TokenDivergence {
 
 // `label` below 0: no cross entropy; `divergence_weight` and `label_weight` are those of the two.
 TokenDivergence token_divergence(const DistillSettings& settings, const Numbers& student,
-                                 const Numbers& teacher, double label, double divergence_weight,
-                                 double label_weight) {
+                                 const TeacherClasses& teacher, double label,
+                                 double divergence_weight, double label_weight) {
   TokenDivergence out;
   double t = settings.temperature, scale = settings.temperature_squared ? t * t : 1;
-  Numbers q = log_softmax(teacher, t), p = log_softmax(student, t);
-  Compared compared = compared_tokens(settings, teacher);
+  const Numbers p = log_softmax(student, t);
+  const Compared& compared = teacher.compared;
   Numbers classes = class_logps(settings, compared, p), by_class(classes.size());
-  out.divergence =
-      scale * divergence(settings, class_logps(settings, compared, q), classes, by_class);
+  out.divergence = scale * divergence(settings, teacher.logps, classes, by_class);
   out.gradient = logit_gradient(settings, compared, classes, p, by_class);
   for (double& value : out.gradient) value *= divergence_weight * scale / t;
   if (label < 0) return out;
@@ -143,6 +181,26 @@ TokenDivergence token_divergence(const DistillSettings& settings, const Numbers&
 }
 
 }  // namespace
+
+TopLogps top_logps(const Numbers& logits, double temperature, std::int64_t k) {
+  const Numbers logps = log_softmax(logits, temperature);
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  auto logit = [&](std::int32_t token) { return logits[static_cast<std::size_t>(token)]; };
+  auto likelier = [&](std::int32_t a, std::int32_t b) {
+    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
+  };
+  auto kept = order.begin() + std::min<std::int64_t>(k, std::ssize(order));
+  std::partial_sort(order.begin(), kept, order.end(), likelier);
+  TopLogps out{{order.begin(), kept}, {}};
+  for (std::int32_t token : out.ids) out.logps.push_back(logps[static_cast<std::size_t>(token)]);
+  double rest = 0;
+  for (auto token = kept; token != order.end(); ++token) {
+    rest += std::exp(logps[static_cast<std::size_t>(*token)]);
+  }
+  out.logps.push_back(std::log(rest));
+  return out;
+}
 
 DistillValue distill_objective(const DistillSettings& settings, const DistillBatch& batch) {
   DistillValue out;
@@ -164,9 +222,13 @@ DistillValue distill_objective(const DistillSettings& settings, const DistillBat
       double mask = batch.mask[b][s];
       gradients.emplace_back(batch.student[b][s].size());
       if (mask == 0) continue;
+      const Numbers& student = batch.student[b][s];
+      TeacherClasses teacher = batch.top.empty()
+                                   ? classes_of(settings, batch.teacher[b][s])
+                                   : top_classes(settings, batch.top[b][s], student.size());
       TokenDivergence token =
-          token_divergence(settings, batch.student[b][s], batch.teacher[b][s], label_of(b, s),
-                           settings.alpha * mask * each, (1 - settings.alpha) * mask * each_label);
+          token_divergence(settings, student, teacher, label_of(b, s), settings.alpha * mask * each,
+                           (1 - settings.alpha) * mask * each_label);
       gradients.back() = std::move(token.gradient);
       row += mask * token.divergence;
       weights += mask;

@@ -102,12 +102,15 @@ constexpr std::string_view kKtoFields[] = {"policy_logps", "ref_logps", "policy_
 constexpr std::string_view kRewardFields[] = {"chosen_rewards", "rejected_rewards", "margins"};
 constexpr std::string_view kPolicyFields[] = {"logps", "old_logps",  "ref_logps", "sampling_logps",
                                               "mask",  "advantages", "rewards",   "groups"};
+constexpr std::string_view kCriticFields[] = {"logps",  "old_logps",  "ref_logps", "sampling_logps",
+                                              "mask",   "advantages", "rewards",   "groups",
+                                              "values", "old_values", "returns"};
 constexpr std::string_view kGaeFields[] = {"rewards", "values", "mask"};
 constexpr std::string_view kDistillFields[] = {"student_logits", "teacher_logits", "labels",
                                                "mask"};
 
-std::span<const std::string_view> fields_of(ObjectiveKind kind) {
-  switch (kind) {
+std::span<const std::string_view> fields_of(const ObjectiveRule& rule) {
+  switch (rule.kind) {
     case ObjectiveKind::kPair:
       return kPairFields;
     case ObjectiveKind::kKto:
@@ -115,6 +118,7 @@ std::span<const std::string_view> fields_of(ObjectiveKind kind) {
     case ObjectiveKind::kReward:
       return kRewardFields;
     case ObjectiveKind::kPolicy:
+      if (rule.policy.critic) return kCriticFields;
       return kPolicyFields;
     case ObjectiveKind::kGae:
       return kGaeFields;
@@ -202,6 +206,14 @@ std::string policy_json(const ObjectiveRule& rule, const JsonPlace& object, Inpu
   batch.sampling_logps = in.rows("sampling_logps", {.nulls = true});
   batch.mask = in.has("mask") ? in.rows("mask", {.truths = true}) : ones_like(batch.logps);
   read_rewards(rule, object, in, batch);
+  for (const char* name : {"values", "old_values", "returns"}) {
+    if (!in.has(name)) continue;
+    in.need("values");
+    in.need("returns");
+  }
+  batch.values = in.rows("values", {.nulls = true});
+  batch.old_values = in.rows("old_values", {.nulls = true});
+  batch.returns = in.rows("returns", {.nulls = true});
   const PolicySettings& settings = rule.policy;
   if (settings.beta > 0) in.need("ref_logps");
   if (settings.correction != Correction::kNone) in.need("sampling_logps");
@@ -288,7 +300,7 @@ void read_settings(ObjectiveRule& rule, const JsonPlace& object,
 }
 
 std::string objective_json(ObjectiveRule rule, const JsonPlace& input) {
-  read_settings(rule, input, fields_of(rule.kind));
+  read_settings(rule, input, fields_of(rule));
   InputFields in(input);
   switch (rule.kind) {
     case ObjectiveKind::kPair:

@@ -55,7 +55,7 @@ const std::array kRules = {
     policy("cispo", {.clips_weight = true, .epsilon_low = 0, .epsilon_high = 5}),
     policy("rloo", {.advantage_std = Spread::kNone, .leave_one_out = true}),
     policy("reinforce++", {.whitens = true, .advantage_eps = 1e-8}),
-    policy("ppo", {}),
+    policy("ppo", {.critic = true}),
     ObjectiveRule{.name = "gae", .kind = kGae},
     ObjectiveRule{.name = "distill", .kind = kDistill},
 };
@@ -122,6 +122,12 @@ void PolicySettings::fields(FieldList& list) {
            "importance weights for samplers that differ from the trainer");
   list.add("correction-min", correction_min, "their lower bound").min(0);
   list.add("correction-max", correction_max, "their upper bound").min(0);
+  if (!critic) return;
+  list.add("vf-coef", vf_coef, "factor of the loss of the values").min(0);
+  list.add("value-clip", value_clip,
+           "how far a value may move from that of the rollouts before its loss stays; 0: any "
+           "distance")
+      .min(0);
 }
 
 void GaeSettings::fields(FieldList& list) {

@@ -92,6 +92,7 @@ struct PolicySettings {
   bool sequence_ratio = false;  // GSPO: the ratio is the geometric mean over the row
   bool clips_weight = false;    // CISPO: the ratio, within [epsilon_low, epsilon_high], is a weight
   bool whitens = false;         // REINFORCE++: rewards are whitened over all tokens of the batch
+  bool critic = false;          // PPO: a head of the model predicts returns
   // The ratio is clipped to [1 - epsilon_low, 1 + epsilon_high].
   double epsilon_low = 0.2, epsilon_high = 0.2;
   double dual_clip = 0;  // largest loss of a negative advantage, times that; 0: none
@@ -105,7 +106,11 @@ struct PolicySettings {
   bool leave_one_out = false;  // the baseline of a row is the mean of the others of its group
   Correction correction = Correction::kNone;
   double correction_min = 0, correction_max = 3;
+  // The critic's: factor of its loss, and how far a value may move; 0: any distance.
+  double vf_coef = 0.1, value_clip = 0.2;
 
+  // Whether advantages compare the completions of a group.
+  bool grouped() const { return !whitens && !critic; }
   void fields(FieldList& list);
 };
 
@@ -113,6 +118,7 @@ struct PolicySettings {
 struct GaeSettings {
   double gamma = 1, lambda = 0.95;
   bool whiten = false;
+  bool kl_in_reward = false;  // of PPO: the KL estimate is part of the rewards, not of the loss
 
   void fields(FieldList& list);
 };

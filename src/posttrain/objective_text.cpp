@@ -46,6 +46,7 @@ std::string json_of(const ObjectiveRule& rule, const RewardValue& value) {
 std::string json_of(const ObjectiveRule& rule, const PolicyValue& value) {
   Json gradients;
   gradients["logps"] = value.logps;
+  if (!value.values.empty()) gradients["values"] = value.values;
   Json out = result(rule, value, std::move(gradients));
   out["token_loss"] = value.token_loss;
   bool by_row =

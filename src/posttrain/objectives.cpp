@@ -218,6 +218,12 @@ RewardValue reward_objective(const RewardSettings& settings, const RewardBatch& 
   return out;
 }
 
+double kl_estimate(KlEstimate kind, double log_ratio) {
+  if (kind == KlEstimate::kK1) return -log_ratio;
+  if (kind == KlEstimate::kK2) return log_ratio * log_ratio / 2;
+  return std::expm1(log_ratio) - log_ratio;
+}
+
 namespace {
 
 // The tokens of one row, and what its loss is made of.
@@ -265,16 +271,31 @@ struct PolicyRow {
     if (settings.dual_clip > 0 && advantage < 0 && out.loss > bound) return {bound, 0, 0};
     return out;
   }
+  // With its derivative by the log-probability of the policy.
   Pull divergence(double d) const {
-    if (settings.kl == KlEstimate::kK1) return {-d, 1, 0};
-    if (settings.kl == KlEstimate::kK2) return {d * d / 2, -d, 0};
-    return {std::expm1(d) - d, -std::expm1(d), 0};
+    const double loss = kl_estimate(settings.kl, d);
+    if (settings.kl == KlEstimate::kK1) return {loss, 1, 0};
+    if (settings.kl == KlEstimate::kK2) return {loss, -d, 0};
+    return {loss, -std::expm1(d), 0};
   }
 };
 
 struct PolicySums {
   double kl = 0, low = 0, high = 0, ratio = 0, apart = 0, farthest = 0, weight = 0;
+  double values = 0, values_clipped = 0;
 };
+
+// 0.5 max((v - R)^2, (v' - R)^2), where v' is v within `clip` of its old value; and its slope.
+struct ValueLoss {
+  double loss = 0, slope = 0;
+  bool clipped = false;
+};
+ValueLoss value_loss(double value, double old, double wanted, double clip) {
+  const double near = clip > 0 ? std::clamp(value, old - clip, old + clip) : value;
+  const double free = value - wanted, held = near - wanted;
+  if (free * free >= held * held) return {free * free / 2, free, false};
+  return {held * held / 2, 0, true};
+}
 
 // What the loss of a token of each row counts for, without the denominator of the batch.
 double row_factor(const PolicySettings& settings, double tokens) {
@@ -339,6 +360,22 @@ void add_row(const PolicyBatch& batch, std::size_t i, const PolicyRow& row, doub
   out.losses.push_back(total / std::max(row.tokens, 1.0));
 }
 
+// Adds a row's value losses and their gradients, of the sum of the losses times `factor`.
+void add_values(const PolicyBatch& batch, std::size_t i, const PolicySettings& settings,
+                double factor, PolicyValue& out, PolicySums& sums) {
+  const Numbers &values = batch.values[i], &mask = batch.mask[i];
+  Numbers& slopes = out.values.emplace_back(values.size());
+  for (std::size_t t = 0; t < values.size(); ++t) {
+    if (mask[t] == 0) continue;
+    const double old = batch.old_values.empty() ? values[t] : batch.old_values[i][t];
+    ValueLoss value = value_loss(values[t], old, batch.returns[i][t], settings.value_clip);
+    out.loss += factor * mask[t] * settings.vf_coef * value.loss;
+    slopes[t] = factor * mask[t] * settings.vf_coef * value.slope;
+    sums.values += mask[t] * value.loss;
+    sums.values_clipped += value.clipped ? mask[t] : 0;
+  }
+}
+
 }  // namespace
 
 PolicyValue policy_objective(const PolicySettings& settings, const PolicyBatch& batch) {
@@ -351,21 +388,29 @@ PolicyValue policy_objective(const PolicySettings& settings, const PolicyBatch& 
                   sum_of(batch.mask[i])};
     out.token_loss.emplace_back(row.mask.size());
     out.logps.emplace_back(row.mask.size());
-    add_row(batch, i, row, row_factor(settings, row.tokens), out, sums);
+    const double factor = row_factor(settings, row.tokens);
+    add_row(batch, i, row, factor, out, sums);
+    if (!batch.values.empty()) add_values(batch, i, settings, factor, out, sums);
     tokens += row.tokens;
   }
   bool by_token = settings.aggregation == Aggregation::kTokenMean;
   out.weight = by_token ? tokens : static_cast<double>(batch.logps.size());
   double denominator = out.weight > 0 ? out.weight : 1;
   out.loss /= denominator;
-  for (Numbers& row : out.logps) {
-    for (double& gradient : row) gradient /= denominator;
+  for (NumberRows* rows : {&out.logps, &out.values}) {
+    for (Numbers& row : *rows) {
+      for (double& gradient : row) gradient /= denominator;
+    }
   }
   if (!batch.ref_logps.empty()) add(out.metrics, "kl", sums.kl, tokens);
   add(out.metrics, "clip_ratio/low_mean", sums.low, tokens);
   add(out.metrics, "clip_ratio/high_mean", sums.high, tokens);
   add(out.metrics, "clip_ratio/region_mean", sums.low + sums.high, tokens);
   add(out.metrics, "importance_ratio", sums.ratio, tokens);
+  if (!batch.values.empty()) {
+    add(out.metrics, "loss/value_avg", sums.values, tokens);
+    add(out.metrics, "val/clipfrac_avg", sums.values_clipped, tokens);
+  }
   if (batch.sampling_logps.empty()) return out;
   add(out.metrics, "sampling/sampling_logp_difference/mean", sums.apart, tokens);
   out.metrics.push_back({"sampling/sampling_logp_difference/max", sums.farthest, 1, false});

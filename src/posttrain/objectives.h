@@ -70,12 +70,17 @@ struct PolicyBatch {
   NumberRows advantages = {};
   Numbers rewards = {};
   std::vector<std::int64_t> groups = {};
+  // A critic's: its values of the tokens, those of the rollouts (empty: the same), and the returns
+  // that it predicts. Empty values: there is no critic.
+  NumberRows values = {}, old_values = {}, returns = {};
 };
 struct PolicyValue : ObjectiveValue {
-  NumberRows logps;  // gradient
+  NumberRows logps, values;  // gradients
   NumberRows token_loss, advantages;
 };
 PolicyValue policy_objective(const PolicySettings& settings, const PolicyBatch& batch);
+// The estimate of the KL divergence from a reference at a token, of log(reference / policy).
+double kl_estimate(KlEstimate kind, double log_ratio);
 // Advantages of rows from their rewards: over groups, or whitened over all tokens of the batch. A
 // row without a reward, and the only row of a group, has none (0).
 NumberRows advantages_of(const PolicySettings& settings, const PolicyBatch& batch);
@@ -87,10 +92,21 @@ struct GaeValue {
 GaeValue gae(const GaeSettings& settings, const NumberRows& rewards, const NumberRows& values,
              const NumberRows& mask);
 
+// A teacher's likeliest tokens at a place, likeliest first, with the logarithms of their
+// probabilities and, behind them, that of all others.
+struct TopLogps {
+  std::vector<std::int32_t> ids;
+  Numbers logps;
+};
+// Those of logits that are divided by the temperature. The first of equal ones is likelier.
+TopLogps top_logps(const Numbers& logits, double temperature, std::int64_t k);
+
 // Rows of tokens of logits. Labels below 0 have no cross entropy.
 struct DistillBatch {
   std::vector<NumberRows> student, teacher;
   NumberRows labels, mask;
+  // In place of the teacher's logits, with as many tokens at least as the settings take.
+  std::vector<std::vector<TopLogps>> top = {};
 };
 struct DistillValue : ObjectiveValue {
   std::vector<NumberRows> student;  // gradient

@@ -175,6 +175,16 @@ std::unique_ptr<Reward> make_reward(const std::string& spec, const RewardOptions
            "exec:COMMAND and http://HOST/PATH");
 }
 
+std::unique_ptr<Reward> make_environment(const std::string& spec, const RewardOptions& options) {
+  constexpr std::string_view kProgram = "exec:";
+  const bool program = spec.starts_with(kProgram) && spec.size() > kProgram.size();
+  BEV_CHECK(program, ErrorKind::kConfig, "--env ", spec,
+            ": is no exec:COMMAND; an environment is a program that speaks JSON lines");
+  RewardOptions own = options;
+  own.converses = true;
+  return make_program_reward(spec.substr(kProgram.size()), own);
+}
+
 std::vector<RowReward> weighted_rewards(std::span<const std::unique_ptr<Reward>> rewards,
                                         std::span<const double> weights,
                                         std::span<const RewardRow> rows) {

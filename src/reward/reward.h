@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,12 +23,21 @@ struct RewardRow {
   std::string columns = "{}";  // the object that the row is from, as JSON
   std::vector<std::int32_t> completion_ids = {};
   std::int64_t step = 0;
+  std::int64_t turn = 0;   // of a conversation with an environment, from 1; 0: there is none
+  bool last_turn = false;  // a reply would be too late
+};
+
+// What an environment says to a turn of the model.
+struct TurnReply {
+  std::string text;       // as it stands behind the turn, or a list of messages as JSON
+  bool messages = false;  // for the chat template
 };
 
 struct RowReward {
   double reward = std::numeric_limits<double>::quiet_NaN();  // NaN: none
   std::string problem = {};                                  // why there is none
   std::vector<std::pair<std::string, double>> metrics = {};  // what a program reports besides
+  std::optional<TurnReply> reply = {};                       // of an environment that goes on
 };
 
 class Reward {
@@ -48,6 +58,7 @@ struct RewardOptions {
   std::int64_t worker_rows = 1;   // rows that a worker has at a time
   std::int64_t memory_mb = 1024;  // of a process that runs tests
   bool allow_unsandboxed_code = false;
+  bool converses = false;  // programs are environments: they may reply instead of rewarding
 };
 
 // Makes the reward that a text describes:
@@ -56,6 +67,10 @@ struct RewardOptions {
 //   code[:INTERPRETER] | exec:COMMAND
 // Throws Error(kConfig) naming the text if it is none of these, or cannot be used here.
 std::unique_ptr<Reward> make_reward(const std::string& spec, const RewardOptions& options);
+
+// An environment of conversations: exec:COMMAND. Its programs answer a turn with a reply, or end
+// the conversation, with a reward or without one. Throws Error(kConfig) naming the text otherwise.
+std::unique_ptr<Reward> make_environment(const std::string& spec, const RewardOptions& options);
 
 // Several rewards as one: the sum of `weights` times those that a row has. A row that has none has
 // none; each is a metric under its name.

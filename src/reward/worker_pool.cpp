@@ -126,6 +126,10 @@ class Round {
     line["label"] = row.has_label ? nlohmann::ordered_json(row.label) : nullptr;
     line["row"] = nlohmann::ordered_json::parse(row.columns);
     line["step"] = row.step;
+    if (row.turn > 0) {
+      line["turn"] = row.turn;
+      line["last_turn"] = row.last_turn;
+    }
     return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   }
 
@@ -173,20 +177,44 @@ class Round {
     worker.unread.erase(0, begin);
   }
 
+  bool answers(const Json& answer) const {
+    auto is = [&](const char* name, auto test) {
+      auto found = answer.find(name);
+      return found != answer.end() && test(*found);
+    };
+    if (!answer.is_object() || !is("id", [](const Json& id) { return id.is_number_integer(); })) {
+      return false;
+    }
+    bool pays =
+        is("reward", [](const Json& reward) { return reward.is_number() || reward.is_null(); });
+    if (pays || !options_.converses) return pays;
+    return is("reply", [](const Json& reply) { return reply.is_string(); }) ||
+           is("messages", [](const Json& messages) { return messages.is_array(); }) ||
+           is("done", [](const Json& done) { return done == true; });
+  }
+
+  void take_reply(const Json& answer, RowReward& value) const {
+    if (!options_.converses || answer.value("done", Json(false)) == true) return;
+    auto text = answer.find("reply"), messages = answer.find("messages");
+    if (text != answer.end() && text->is_string()) {
+      value.reply = TurnReply{text->get<std::string>()};
+    } else if (messages != answer.end() && messages->is_array()) {
+      value.reply = TurnReply{messages->dump(), true};
+    }
+  }
+
   void take_line(Worker& worker, std::string_view line) {
     Json answer = Json::parse(line, nullptr, false);
-    bool speaks = answer.is_object() && answer.contains("id") && answer["id"].is_number_integer() &&
-                  answer.contains("reward") &&
-                  (answer["reward"].is_number() || answer["reward"].is_null());
-    if (!speaks) {
+    if (!answers(answer)) {
       worker.last_junk = quote(line);
       // A broken answer, such as a NaN, which JSON does not have, is that of the only row.
       bool of_row = trim(line).starts_with('{') && worker.rows.size() == 1;
       if (!of_row) return;
       auto only = worker.rows.begin();
-      fail(index(only->first), concat("the worker's answer is no {\"id\", \"reward\": a number or "
-                                      "null}: ",
-                                      worker.last_junk));
+      fail(index(only->first),
+           concat("the worker's answer is no {\"id\", \"reward\": a number or "
+                  "null}",
+                  options_.converses ? " and no reply: " : ": ", worker.last_junk));
       worker.rows.erase(only);
       return;
     }
@@ -195,9 +223,11 @@ class Round {
     std::size_t row = index(found->first);
     worker.rows.erase(found);
     worker.deaths = 0;
-    if (answer["reward"].is_null()) return fail(row, "the worker gave no reward");
+    const bool paid = answer.contains("reward") && answer["reward"].is_number();
+    if (!paid && !options_.converses) return fail(row, "the worker gave no reward");
     answered_[row] = true;
-    values_[row].reward = answer["reward"].get<double>();
+    if (paid) values_[row].reward = answer["reward"].get<double>();
+    take_reply(answer, values_[row]);
     auto metrics = answer.find("metrics");
     if (metrics == answer.end() || !metrics->is_object()) return;
     for (const auto& [name, value] : metrics->items()) {

@@ -5,6 +5,11 @@
 //    "step": 3}
 //   {"id": 7, "reward": 0.5 | null, "metrics": {"name": number}}
 //
+// Those of an environment read "turn" and "last_turn" too, and answer
+//
+//   {"id": 7, "reply": "text behind the turn" | "messages": [..]} to go on, or
+//   {"id": 7, "done": true, "reward": 0.5 | null} to end the conversation
+//
 // Other lines are ignored. A worker that ends, or that has a row for longer than the row's time, is
 // started again; rows that it had besides go to another one, once.
 #pragma once

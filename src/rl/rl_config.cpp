@@ -33,6 +33,23 @@ void RlConfig::fields(FieldList& list) {
   list.add("overlong-penalty", overlong_penalty, "what a completion of full length loses").min(0);
   list.add("mask-truncated-completions", mask_truncated_completions,
            "completions that have no end are left out of the loss");
+  list.add("partial-rollouts", partial_rollouts,
+           "tokens of each completion that are sampled at a time; groups that end first make the "
+           "step, and the others go on in the next ones, with newer weights; 0: all at once")
+      .min(0);
+  list.add("max-inflight-groups", max_inflight_groups,
+           "partial rollouts: groups that are sampled at a time")
+      .min(0)
+      .defaults_to("2 x --prompts-per-step");
+  list.add("rollout-max-lag", rollout_max_lag,
+           "partial rollouts: steps of rollouts that what was begun may be behind the weights; "
+           "older groups are sampled anew")
+      .alias("rl-generation-lag")
+      .min(0);
+  list.add("env", env,
+           "exec:COMMAND, a program that replies to the model's turns, by running tools for "
+           "example, and ends the conversation");
+  list.add("max-turns", max_turns, "turns of the model in a conversation with --env").min(1);
   list.add("stop", stop,
            "text that ends a completion, besides the model's end tokens; \\n is a line end");
   list.add("label-key", label_key, "member of the data with the right answer")
@@ -71,6 +88,21 @@ void RlConfig::fields(FieldList& list) {
       .defaults_to("none with --exact, else token_truncate");
   list.add("correction-min", correction_min, "their lower bound").defaults_to(own);
   list.add("correction-max", correction_max, "their upper bound").defaults_to(own);
+  list.add("vf-coef", vf_coef, "ppo: factor of the loss of the critic's values").defaults_to("0.1");
+  list.add("value-clip", value_clip,
+           "ppo: how far a value may move from that of the rollouts before its loss stays; 0: any "
+           "distance")
+      .alias("cliprange-value")
+      .defaults_to("0.2");
+  list.add("gamma", gamma, "ppo: discount of later rewards").defaults_to("1");
+  list.add("lambda", lambda, "ppo: share of later steps in advantages (GAE)").defaults_to("0.95");
+  list.add("whiten-advantages", whiten_advantages,
+           "ppo: true gives the advantages of a step mean 0 and variance 1")
+      .defaults_to("true");
+  list.add("kl-in-reward", kl_in_reward,
+           "ppo: true takes --beta x the KL estimate of each token from its reward, false adds it "
+           "to the loss")
+      .defaults_to("true");
 }
 
 std::vector<std::string> RlConfig::apply(const PreferenceConfig& preferences,
@@ -88,8 +120,64 @@ std::vector<std::string> RlConfig::apply(const PreferenceConfig& preferences,
                                  {"leave-one-out", "leave-one-out", leave_one_out},
                                  {"correction", "correction", correction},
                                  {"correction-min", "correction-min", correction_min},
-                                 {"correction-max", "correction-max", correction_max}};
-  return apply_flags(flags, rule);
+                                 {"correction-max", "correction-max", correction_max},
+                                 {"vf-coef", "vf-coef", vf_coef},
+                                 {"value-clip", "value-clip", value_clip}};
+  std::vector<std::string> out = apply_flags(flags, rule);
+  for (std::string& problem : apply_to_critic(rule)) out.push_back(std::move(problem));
+  return out;
+}
+
+std::vector<std::string> RlConfig::apply_to_critic(ObjectiveRule& rule) const {
+  rule.gae.whiten = rule.gae.kl_in_reward = true;
+  // As TRL does: the difference itself, where it is a reward.
+  if (rule.policy.critic && kl.empty()) rule.policy.kl = KlEstimate::kK1;
+  FieldList list;
+  rule.gae.fields(list);
+  list.add("kl-in-reward", rule.gae.kl_in_reward, "");
+  const ObjectiveFlag flags[] = {{"gamma", "gamma", gamma},
+                                 {"lambda", "lambda", lambda},
+                                 {"whiten-advantages", "whiten", whiten_advantages},
+                                 {"kl-in-reward", "kl-in-reward", kl_in_reward}};
+  std::vector<std::string> out;
+  for (const ObjectiveFlag& given : flags) {
+    if (given.text.empty()) continue;
+    std::string problem = rule.policy.critic ? list.find(given.setting)->set_text(given.text)
+                                             : concat(rule.name, " has no critic; leave it out");
+    if (!problem.empty()) out.push_back(concat("--", given.flag, ": ", problem));
+  }
+  return out;
+}
+
+void RlConfig::add_partial_problems(std::vector<std::string>& out) const {
+  if (partial_rollouts == 0) {
+    if (max_inflight_groups > 0) out.push_back("--max-inflight-groups: needs --partial-rollouts");
+    return;
+  }
+  if (max_inflight_groups > 0 && max_inflight_groups < prompts_per_step) {
+    out.push_back(concat("--max-inflight-groups: ", max_inflight_groups,
+                         " is less than --prompts-per-step ", prompts_per_step));
+  }
+  if (dynamic_sampling) {
+    out.push_back(
+        "--dynamic-sampling: fills a step with groups of its own; leave it out with "
+        "--partial-rollouts");
+  }
+  if (!env.empty()) {
+    out.push_back(
+        "--env: its conversations end within a step; leave it out with "
+        "--partial-rollouts");
+  }
+  if (stop_text().size() > 1) {
+    out.push_back(
+        "--stop: a text of several characters may fall between two parts of a "
+        "completion; give one character with --partial-rollouts");
+  }
+  if (correction == "none") {
+    out.push_back(
+        "--correction: the parts of partial rollouts are sampled by other weights than "
+        "those that are trained; leave out none");
+  }
 }
 
 std::vector<std::string> RlConfig::problems(const PreferenceConfig& preferences,
@@ -105,11 +193,11 @@ std::vector<std::string> RlConfig::problems(const PreferenceConfig& preferences,
                          " is more than --max-completion-length ",
                          preferences.max_completion_length));
   }
+  add_partial_problems(out);
   // Its own settings have been checked.
   ObjectiveRule rule = find_objective(preferences.objective);
   for (std::string& problem : apply(preferences, rule)) out.push_back(std::move(problem));
-  bool grouped = !rule.policy.whitens;
-  if (grouped && num_generations < 2) {
+  if (rule.policy.grouped() && num_generations < 2) {
     out.push_back(concat("--num-generations: ", rule.name,
                          " compares the completions of a prompt; give 2 or more"));
   }

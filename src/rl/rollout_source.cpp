@@ -12,7 +12,6 @@
 #include "base/philox.h"
 #include "base/scoped_value.h"
 #include "data/random/shuffle.h"
-#include "infer/generate.h"
 #include "infer/shared_numbers.h"
 #include "infer/token_scores.h"
 
@@ -20,38 +19,18 @@ namespace bev {
 
 namespace {
 
-// The text of a completion: without end tokens, and up to the text that ended it.
-std::string text_of(const Tokenizer& tokenizer, const Request& request,
-                    const SequenceResult& result) {
-  std::vector<std::int32_t> shown;
-  for (std::int32_t token : result.tokens) {
-    bool ends = std::ranges::find(request.end_tokens, token) != request.end_tokens.end();
-    if (!ends) shown.push_back(token);
-  }
-  std::string text = tokenizer.decode(shown);
-  if (!result.stop_text.empty()) text.resize(std::min(text.rfind(result.stop_text), text.size()));
-  return text;
-}
-
-SampledRow row_of(const SequenceResult& result, std::int64_t place, const TokenRow& prompt) {
-  BEV_CHECK(result.finish != FinishReason::kError, ErrorKind::kNumeric, "rollout: ", result.error);
-  return {.group = place,
-          .index = result.index,
-          .prompt = prompt,
-          .completion = result.tokens,
-          .sampling_logps = result.logprobs,
-          .weights_version = result.weights_versions.empty() ? 0 : result.weights_versions.front(),
-          .finish_reason = std::string(name_of(result.finish))};
-}
-
 void pass_row(SharedNumbers& numbers, SampledRow& row) {
   numbers.pass(row.group);
   numbers.pass_list(row.prompt);
   numbers.pass_list(row.completion);
+  numbers.pass_list(row.mask);
   numbers.pass_list(row.sampling_logps);
   numbers.pass_list(row.old_logps);
   numbers.pass_list(row.ref_logps);
   numbers.pass_list(row.teacher_logps);
+  numbers.pass_list(row.values);
+  numbers.pass_list(row.returns);
+  numbers.pass_list(row.token_advantages);
   numbers.pass(row.reward);
   numbers.pass(row.advantage);
   bool truncated = row.truncated();
@@ -67,7 +46,8 @@ RolloutSource::RolloutSource(Engine& engine, RolloutParts& parts, RankModel* ref
       parts_(parts),
       reference_(reference),
       teacher_(teacher),
-      preparation_(parts.rule, engine.model(), nullptr) {
+      preparation_(parts.rule, engine.model(), nullptr),
+      sampler_(engine, parts) {
   phase_.number = -1;
   engine.set_preparation(&preparation_);
 }
@@ -140,25 +120,41 @@ void RolloutSource::keep_sample(const RolloutPhase& phase) {
   parts_.samples.push_back({phase.step, parts_.prompts.at(row.group).text, row.text, row.reward});
 }
 
-// The phases before have taken a number of prompts that is known, unless groups were left out.
+// The phases before have taken a number of prompts that is known, unless groups were left out or
+// carried.
 std::int64_t RolloutSource::first_prompt(std::int64_t number) {
   if (phase_.number == number - 1) return phase_.number < 0 ? 0 : phase_.next_prompt;
-  if (!parts_.config.dynamic_sampling) return number * parts_.config.prompts_per_step;
+  const bool any = parts_.config.dynamic_sampling || parts_.config.partial_rollouts > 0;
+  if (!any) return number * parts_.config.prompts_per_step;
+  return phase_before(number)->next_prompt;
+}
+
+std::optional<RolloutPhase> RolloutSource::phase_before(std::int64_t number) {
+  if (number == 0) return std::nullopt;
+  if (phase_.number == number - 1) return phase_;
   std::optional<RolloutPhase> before = parts_.bank.find(number - 1, true);
   BEV_CHECK(before.has_value(), ErrorKind::kInput,
-            "--dynamic-sampling: the rollouts of the step before are not in --save, so that it is "
-            "not known which prompts have been used; begin a new run");
-  return before->next_prompt;
+            parts_.config.dynamic_sampling ? "--dynamic-sampling" : "--partial-rollouts",
+            ": the rollouts of the step before are not in --save, so that it is not known which "
+            "prompts have been used; begin a new run");
+  return before;
 }
 
 RolloutPhase RolloutSource::sample(std::int64_t number, std::int64_t step) {
   const std::int64_t prompts = parts_.config.prompts_per_step;
+  const bool partly = parts_.config.partial_rollouts > 0;
   RolloutPhase phase{.number = number, .step = step};
-  if (first()) phase.next_prompt = first_prompt(number);
+  if (partly) phase.weights_version = engine_.updates();
+  if (first()) {
+    phase.next_prompt = first_prompt(number);
+    std::optional<RolloutPhase> before = partly ? phase_before(number) : std::nullopt;
+    if (before) phase.carried = std::move(before->carried);
+  }
   share_with_all([&](SharedNumbers& numbers) { numbers.pass(phase.next_prompt); });
   for (std::int64_t batch = 1;; ++batch) {
-    std::vector<std::vector<SampledRow>> groups = sample_groups(phase.next_prompt);
-    phase.next_prompt += prompts;
+    std::vector<std::vector<SampledRow>> groups =
+        partly ? sample_partly(phase) : sample_groups(phase.next_prompt, step);
+    if (!partly) phase.next_prompt += prompts;
     phase.groups_tried += prompts;
     bool enough = true;
     if (first()) {
@@ -179,38 +175,75 @@ RolloutPhase RolloutSource::sample(std::int64_t number, std::int64_t step) {
   return phase;
 }
 
-std::vector<std::vector<SampledRow>> RolloutSource::sample_groups(std::int64_t place) {
-  std::vector<Request> requests;
-  for (std::int64_t i = 0; i < parts_.config.prompts_per_step; ++i) {
-    Request& request = requests.emplace_back(parts_.request);
-    request.prompt = parts_.prompts.at(place + i).ids;
-    request.n = parts_.config.num_generations;
-    request.stream = place + i;
-  }
-  // It lives for the phase only, so that the memory of its cache is there for training.
-  InferenceEngine inference(model(), options_for(requests, parts_.engine));
-  inference.set_weights_version(engine_.updates());
-  std::vector<RequestResult> results = generate(inference, requests);
+std::vector<std::vector<SampledRow>> RolloutSource::sample_groups(std::int64_t place,
+                                                                  std::int64_t step) {
   std::vector<std::vector<SampledRow>> groups;
-  if (!first()) return groups;
   for (std::int64_t i = 0; i < parts_.config.prompts_per_step; ++i) {
-    std::vector<SampledRow>& group = groups.emplace_back();
-    const RequestResult& result = results[static_cast<std::size_t>(i)];
-    for (const SequenceResult& sequence : result.sequences) {
-      group.push_back(row_of(sequence, place + i, parts_.prompts.at(place + i).ids));
-      group.back().text = text_of(parts_.tokenizer, parts_.request, sequence);
-    }
+    groups.push_back(sampler_.fresh_group(place + i));
+  }
+  sampler_.extend(groups, parts_.request.max_new_tokens);
+  if (parts_.config.env.empty()) return groups;
+  while (agreed(first() && reply(groups, step))) {
+    sampler_.extend(groups, parts_.request.max_new_tokens);
   }
   return groups;
 }
 
-void RolloutSource::reward(std::span<std::vector<SampledRow>> groups, std::int64_t step) {
-  if (parts_.rewards.empty()) {  // the teacher alone
-    for (std::vector<SampledRow>& group : groups) {
-      for (SampledRow& row : group) row.score = 0;
-    }
-    return;
+bool RolloutSource::reply(std::span<std::vector<SampledRow>> groups, std::int64_t step) const {
+  return Conversations({.prompts = parts_.prompts,
+                        .tokenizer = parts_.tokenizer,
+                        .chat_template = parts_.chat_template,
+                        .environment = *parts_.environment,
+                        .max_turns = parts_.config.max_turns,
+                        .max_tokens = parts_.request.max_new_tokens,
+                        .end_tokens = parts_.request.end_tokens})
+      .reply(groups, step);
+}
+
+namespace {
+
+bool complete(const std::vector<SampledRow>& group) {
+  return std::ranges::all_of(group, &SampledRow::finished);
+}
+
+}  // namespace
+
+// What an older version of the weights has begun is sampled anew.
+void RolloutSource::restart_old_groups(RolloutPhase& phase) const {
+  const std::int64_t updates = parts_.config.steps_per_phase(parts_.global_batch_size);
+  const std::int64_t oldest = engine_.updates() - updates * parts_.config.rollout_max_lag;
+  for (std::vector<SampledRow>& group : phase.carried) {
+    const bool old = std::ranges::any_of(group, [&](const SampledRow& row) {
+      return !row.completion.empty() && row.weights_version < oldest;
+    });
+    if (!old) continue;
+    group = sampler_.fresh_group(group.front().group);
+    ++phase.groups_restarted;
   }
+}
+
+std::vector<std::vector<SampledRow>> RolloutSource::sample_partly(RolloutPhase& phase) {
+  const std::int64_t wanted = parts_.config.prompts_per_step;
+  if (first()) restart_old_groups(phase);
+  auto enough = [&] { return std::ranges::count_if(phase.carried, complete) >= wanted; };
+  while (!agreed(first() && enough())) {
+    while (first() && std::ssize(phase.carried) < parts_.config.inflight_groups()) {
+      phase.carried.push_back(sampler_.fresh_group(phase.next_prompt++));
+    }
+    sampler_.extend(phase.carried, parts_.config.partial_rollouts);
+  }
+  // The earliest prompts among those that have ended.
+  std::vector<std::vector<SampledRow>> taken, left;
+  for (std::vector<SampledRow>& group : phase.carried) {
+    const bool takes = complete(group) && std::ssize(taken) < wanted;
+    (takes ? taken : left).push_back(std::move(group));
+  }
+  phase.carried = std::move(left);
+  return taken;
+}
+
+void RolloutSource::reward(std::span<std::vector<SampledRow>> groups, std::int64_t step) {
+  if (parts_.rewards.empty()) return reward_without_functions(groups, step);
   std::vector<RewardRow> asked;
   for (const std::vector<SampledRow>& group : groups) {
     for (const SampledRow& row : group) {
@@ -231,11 +264,35 @@ void RolloutSource::reward(std::span<std::vector<SampledRow>> groups, std::int64
     for (SampledRow& row : group) {
       row.score = value->reward;
       row.rewards = std::move(value->metrics);
-      row.problem = std::move(value->problem);
+      if (row.problem.empty()) row.problem = std::move(value->problem);
       ++value;
+      add_environment(row);
     }
   }
   warn_of_missing(groups, step);
+}
+
+// The teacher alone, or what an environment gives.
+void RolloutSource::reward_without_functions(std::span<std::vector<SampledRow>> groups,
+                                             std::int64_t step) {
+  for (std::vector<SampledRow>& group : groups) {
+    for (SampledRow& row : group) {
+      row.score = 0;
+      const bool none = parts_.environment != nullptr && std::isnan(row.environment_reward);
+      if (none && row.problem.empty()) row.problem = "the environment gave no reward";
+      add_environment(row);
+    }
+  }
+  warn_of_missing(groups, step);
+}
+
+// A conversation that went wrong has no reward, whatever it is worth as a text.
+void RolloutSource::add_environment(SampledRow& row) const {
+  if (parts_.environment == nullptr) return;
+  if (!row.problem.empty()) row.score = std::numeric_limits<double>::quiet_NaN();
+  if (std::isnan(row.environment_reward)) return;
+  row.score += row.environment_reward;
+  row.rewards.emplace_back("env", row.environment_reward);
 }
 
 void RolloutSource::warn_of_missing(std::span<const std::vector<SampledRow>> groups,
@@ -267,21 +324,32 @@ bool RolloutSource::take(std::vector<std::vector<SampledRow>> groups, RolloutPha
   return std::ssize(phase.rows) == wanted;
 }
 
-// Log-probabilities of the completions by a whole forward, as in training; on world rank 0.
+// Log-probabilities of the completions by a whole forward, as in training, and in the same forward
+// the values of a critic if they are asked for; on world rank 0.
 std::vector<Numbers> RolloutSource::completion_logps(RankModel& by,
-                                                     const std::vector<SampledRow>& rows) {
+                                                     const std::vector<SampledRow>& rows,
+                                                     std::vector<Numbers>* values) {
   std::vector<TokenSample> samples;
   for (const SampledRow& row : rows) samples.push_back(sample_of(row, false));
-  std::vector<Numbers> out;
-  for (const Numbers& all : token_scores(by, samples, parts_.micro_batch_size)) {
-    const SampledRow& row = rows[out.size()];
-    out.emplace_back(all.begin() + std::ssize(row.prompt), all.end());
-  }
-  return out;
+  auto completions = [&](const std::vector<Numbers>& all) {
+    std::vector<Numbers> out;
+    for (const Numbers& tokens : all) {
+      const SampledRow& row = rows[out.size()];
+      out.emplace_back(tokens.begin() + std::ssize(row.prompt), tokens.end());
+    }
+    return out;
+  };
+  std::vector<Numbers> all_values;
+  std::vector<Numbers> logps =
+      token_scores(by, samples, parts_.micro_batch_size, values != nullptr ? &all_values : nullptr);
+  if (values != nullptr) *values = completions(all_values);
+  return completions(logps);
 }
 
 void RolloutSource::score(RolloutPhase& phase) {
-  std::vector<Numbers> old = completion_logps(model(), phase.rows), reference, teacher;
+  std::vector<Numbers> values, reference, teacher;
+  std::vector<Numbers> old =
+      completion_logps(model(), phase.rows, parts_.rule.policy.critic ? &values : nullptr);
   if (parts_.rule.uses_reference()) {
     RankModel& by = reference_ != nullptr ? *reference_ : model();
     const ScopedValue<bool> adapters(by.ctx().adapters, reference_ != nullptr);
@@ -292,6 +360,7 @@ void RolloutSource::score(RolloutPhase& phase) {
   for (std::size_t i = 0; i < phase.rows.size(); ++i) {
     if (!teacher.empty()) phase.rows[i].teacher_logps = std::move(teacher[i]);
     phase.rows[i].old_logps = std::move(old[i]);
+    if (!values.empty()) phase.rows[i].values = std::move(values[i]);
     if (!reference.empty()) phase.rows[i].ref_logps = std::move(reference[i]);
   }
   set_advantages(parts_.config, parts_.rule, parts_.request.max_new_tokens, phase.rows);

@@ -15,36 +15,17 @@
 #include <vector>
 
 #include "base/function_ref.h"
-#include "infer/engine.h"
 #include "parallel/engine.h"
 #include "posttrain/completion_objective.h"
-#include "reward/reward.h"
-#include "rl/prompts.h"
-#include "rl/report_page.h"
-#include "rl/rl_config.h"
+#include "rl/conversation.h"
 #include "rl/rollout.h"
-#include "rl/rollout_bank.h"
+#include "rl/rollout_parts.h"
+#include "rl/sampler.h"
 #include "train/step_source.h"
 
 namespace bev {
 
 class SharedNumbers;
-
-// What the ranks of a process share.
-struct RolloutParts {
-  RlConfig config;
-  ObjectiveRule rule;
-  PromptSet prompts;
-  std::vector<std::unique_ptr<Reward>> rewards;  // used by world rank 0
-  std::vector<double> weights;
-  const Tokenizer& tokenizer;
-  Request request;          // without prompt
-  InferenceOptions engine;  // limits
-  RolloutBank bank;
-  std::int64_t micro_batch_size = 1, global_batch_size = 1;  // of updates
-  double teacher_weight = 1;
-  std::vector<PageSample> samples = {};  // one of each phase; of world rank 0
-};
 
 class RolloutSource final : public StepSource {
  public:
@@ -64,15 +45,25 @@ class RolloutSource final : public StepSource {
   // Sets phase_: from the bank, or sampled. `begun`: updates with it are done.
   void begin_phase(std::int64_t number, std::int64_t step, bool begun);
   RolloutPhase sample(std::int64_t number, std::int64_t step);
+  // Where the phase before has ended. Null: this is the first one.
+  std::optional<RolloutPhase> phase_before(std::int64_t number);
   std::int64_t first_prompt(std::int64_t number);
   // The groups of the next prompts, complete on world rank 0.
-  std::vector<std::vector<SampledRow>> sample_groups(std::int64_t place);
+  std::vector<std::vector<SampledRow>> sample_groups(std::int64_t place, std::int64_t step);
+  // What the environment says; false if no conversation goes on.
+  bool reply(std::span<std::vector<SampledRow>> groups, std::int64_t step) const;
+  // Those that end first among the groups under way; the others are carried to the next phase.
+  std::vector<std::vector<SampledRow>> sample_partly(RolloutPhase& phase);
+  void restart_old_groups(RolloutPhase& phase) const;
   void reward(std::span<std::vector<SampledRow>> groups, std::int64_t step);
+  void reward_without_functions(std::span<std::vector<SampledRow>> groups, std::int64_t step);
+  void add_environment(SampledRow& row) const;
   void warn_of_missing(std::span<const std::vector<SampledRow>> groups, std::int64_t step) const;
   // Keeps the groups that the phase uses; false if more must be sampled.
   bool take(std::vector<std::vector<SampledRow>> groups, RolloutPhase& phase) const;
   void score(RolloutPhase& phase);
-  std::vector<Numbers> completion_logps(RankModel& by, const std::vector<SampledRow>& rows);
+  std::vector<Numbers> completion_logps(RankModel& by, const std::vector<SampledRow>& rows,
+                                        std::vector<Numbers>* values = nullptr);
   void share(RolloutPhase& phase);
   void record(const RolloutPhase& phase);
   void keep_sample(const RolloutPhase& phase);
@@ -83,6 +74,7 @@ class RolloutSource final : public StepSource {
   RolloutParts& parts_;
   RankModel *reference_, *teacher_;
   CompletionPreparation preparation_;
+  RolloutSampler sampler_;
   RolloutPhase phase_;  // number -1: none
   std::vector<Metric> metrics_;
   bool recorded_ = false;  // --rollouts-out has been opened

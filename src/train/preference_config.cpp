@@ -105,13 +105,22 @@ void PreferenceConfig::add_distill_fields(FieldList& list) {
       .defaults_to("false");
   list.add("distill-top-k", distill_top_k,
            "distill: likeliest tokens of the teacher that count; 0: all")
-      .defaults_to("0");
+      .alias("logits-save-top-k")
+      .defaults_to("0; with --logits-load-dir all that it has");
   list.add("distill-tail", distill_tail,
            "distill: what becomes of the others: drop, renormalise or ghost")
       .defaults_to("drop");
   list.add("distill-alpha", distill_alpha,
            "distill: weight of the divergence; the rest is cross entropy")
+      .alias("logits-load-kd-loss-alpha")
       .defaults_to("1");
+  list.add("logits-save-dir", logits_save_dir,
+           "distill: folder that keeps the --distill-top-k likeliest tokens of the teacher for "
+           "later runs");
+  list.add("logits-save-dtype", logits_save_dtype, "distill: how they are kept, fp32 or fp16")
+      .defaults_to("fp32");
+  list.add("logits-load-dir", logits_load_dir,
+           "distill: learns from such a folder instead of a --teacher-model");
 }
 
 void PreferenceConfig::add_data_fields(FieldList& list) {
@@ -150,11 +159,41 @@ void PreferenceConfig::add_data_fields(FieldList& list) {
       .min(0);
 }
 
+void PreferenceConfig::add_logit_problems(std::vector<std::string>& out) const {
+  const bool loads = !logits_load_dir.empty(), saves = !logits_save_dir.empty();
+  const bool named = logits_save_dtype == "fp32" || logits_save_dtype == "fp16";
+  if (!logits_save_dtype.empty() && !saves) {
+    out.push_back("--logits-save-dtype: needs --logits-save-dir");
+  } else if (!logits_save_dtype.empty() && !named) {
+    out.push_back(concat("--logits-save-dtype: ", logits_save_dtype, " is neither fp32 nor fp16"));
+  }
+  if (!distills()) {
+    if (loads) out.push_back("--logits-load-dir: needs --objective distill");
+    if (saves) out.push_back("--logits-save-dir: needs --objective distill");
+    return;
+  }
+  if (teacher_model.empty() && !loads) {
+    out.push_back(
+        "--teacher-model: is missing; --objective distill learns from it, or from "
+        "--logits-load-dir");
+  }
+  if (!teacher_model.empty() && loads) {
+    out.push_back("--logits-load-dir: takes the place of --teacher-model; leave one out");
+  }
+  if (loads && saves) {
+    out.push_back(
+        "--logits-save-dir: there is no teacher to keep anything of; leave it out with "
+        "--logits-load-dir");
+  }
+  if (saves && (distill_top_k.empty() || distill_top_k == "0")) {
+    out.push_back(
+        "--logits-save-dir: keeps the likeliest tokens; give --distill-top-k, such as 64");
+  }
+}
+
 std::vector<std::string> PreferenceConfig::problems() const {
   std::vector<std::string> out;
-  if (distills() && teacher_model.empty()) {
-    out.push_back("--teacher-model: is missing; --objective distill learns from it");
-  }
+  add_logit_problems(out);
   if (objective.empty()) return out;
   if (any() && data.empty())
     out.push_back(rollouts ? "--data: is missing; give JSON lines with prompts"

@@ -33,6 +33,8 @@ struct PreferenceConfig {
   // Distillation of --teacher-model, on data of any kind.
   std::string teacher_model, divergence, jsd_beta, distill_temperature, temperature_squared;
   std::string distill_top_k, distill_tail, distill_alpha;
+  // The teacher's likeliest tokens on disk: kept for later runs, or learnt from instead of a model.
+  std::string logits_save_dir, logits_save_dtype, logits_load_dir;
   double teacher_weight = 1;  // of --teacher-model in on-policy distillation
 
   bool distills() const { return objective == "distill"; }
@@ -46,6 +48,7 @@ struct PreferenceConfig {
  private:
   void add_data_fields(FieldList& list);
   void add_distill_fields(FieldList& list);
+  void add_logit_problems(std::vector<std::string>& out) const;
 };
 
 }  // namespace bev

@@ -13,6 +13,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/restore.h"
 #include "checkpoint/step_folders.h"
+#include "models/added_params.h"
 #include "nn/adapter.h"
 
 namespace bev {
@@ -84,6 +85,10 @@ TrainingState load_from(CheckpointReader& reader, Engine& engine, const Checkpoi
   const bool begins_adapters = engine.model().options().model.lora.used() && !adapted;
   BEV_CHECK(!begins_adapters || config.finetune, ErrorKind::kConfig, "--load ", config.load,
             ": the run trained no adapters; add ", "--finetune to begin some for its model");
+  const bool begins_critic =
+      engine.model().options().model.value_head && reader.find(kValueHead) == nullptr;
+  BEV_CHECK(!begins_critic || config.finetune, ErrorKind::kConfig, "--load ", config.load,
+            ": the run trained no critic; add --finetune to begin one for its model");
   restore_tensors(engine, reader, config.load_optim && !config.finetune);
   if (begins_adapters) {
     start_adapter(engine.model());

@@ -39,6 +39,8 @@ inline constexpr std::string_view kFim =
     "--fim-data --fim-prefix-token a --fim-middle-token b --fim-suffix-token c --fim-pad-token d "
     "--fim-eod-token e --data-path GOLDEN/data/a";
 inline constexpr std::string_view kTokens = "--data-path GOLDEN/data/a --eod-id 0";
+inline constexpr std::string_view kDistill =
+    "--objective distill --teacher-model t --distill-top-k 4";
 inline constexpr std::string_view kTwoRanks = "--dp 2 --use-distributed-optimizer";
 
 inline constexpr auto kActingRows = std::to_array<ActingRow>({
@@ -121,6 +123,13 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--dsa-indexer-topk 64", kSparse},
     {"--dsa-indexer-n-heads 2", kIndexer},
     {"--dsa-indexer-head-dim 72", kIndexer},
+    // distillation
+    {"--logits-load-dir kept --objective distill"},
+    {"--logits-load-kd-loss-alpha 0.5", kDistill},
+    {"--logits-save-dir kept", kDistill},
+    {"--logits-save-dtype fp16",
+     "--objective distill --teacher-model t --distill-top-k 4 --logits-save-dir kept"},
+    {"--logits-save-top-k 2", "--objective distill --teacher-model t"},
     // experts
     {"--num-experts 4"},
     {"--moe-layer-freq ([0]*1+[1]*3)", kExperts},

@@ -632,6 +632,45 @@ MemoryQuery gpt2() {
   return query;
 }
 
+// Under ZeRO-3 a phase of rollouts gathers every weight once, and holds it until it is released.
+TEST(MemoryPlan, CountsWeightsThatRolloutsGather) {
+  for (Strategy strategy : {Strategy::kOptimGrads, Strategy::kOptimGradsParams}) {
+    MemoryQuery query = with_layout(tiny(test::tiny_llama(), Dtype::kBf16), 2, 1, 2, strategy);
+    query.parallel.sequence_parallel = false;
+    query.rollouts = true;
+    MemoryPlan plan = plan_memory(query);
+    run_thread_ranks(4, {60.0}, [&](World& world) {
+      EngineOptions options;
+      options.model = query.model;
+      options.parallel = query.parallel;
+      options.dtype = query.dtype;
+      Engine engine(world, cpu_kernels(), options);
+      ParamStore& store = engine.model().store();
+      auto gathered = [&] {
+        std::int64_t sum = 0;
+        for (const auto& [tag, bytes] : engine.model().rank().arena().by_tag()) {
+          if (tag == "gathered weights") sum += static_cast<std::int64_t>(bytes);
+        }
+        return sum;
+      };
+      store.hold_gathered();
+      std::vector<const void*> places;
+      for (int pass = 0; pass < 2; ++pass) {
+        std::size_t i = 0;
+        for (const Param* param : store.params()) {
+          WeightLease lease = store.use(*param);
+          if (pass == 0) places.push_back(lease.view.data);
+          EXPECT_EQ(lease.view.data, places[i++]) << param->name;
+        }
+      }
+      EXPECT_EQ(gathered(), plan.ranks[static_cast<std::size_t>(world.rank())].gathered);
+      EXPECT_EQ(gathered() > 0, strategy == Strategy::kOptimGradsParams);
+      store.release_gathered();
+      EXPECT_EQ(gathered(), 0);
+    });
+  }
+}
+
 TEST(MemoryPlan, CountsTheParametersOfGpt2) {
   MemoryPlan plan = plan_memory(gpt2());
   EXPECT_EQ(plan.parameters, 124439808);

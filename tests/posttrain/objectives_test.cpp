@@ -216,6 +216,34 @@ TEST(Objectives, AdvantageEstimationGivesTheGoldenNumbers) {
   EXPECT_NEAR(out["returns"][0][2], 0.985, 1e-12);
 }
 
+TEST(Objectives, CriticsGiveTheGoldenNumbers) {
+  Json input = {{"logps", {{-1, -2, -.5}, {-.7, -1.5}}},
+                {"old_logps", {{-1.1, -1.9, -.5}, {-.9, -1}}},
+                {"advantages", {{0.5, -1, 2}, {-0.3, 1.2}}},
+                {"values", {{0.2, 0.9, -0.4}, {1.0, 0.1}}},
+                {"old_values", {{0.25, 0.5, -0.4}, {0.6, 0.05}}},
+                {"returns", {{1, 1.3, -0.1}, {0.1, 1.3}}}};
+  Json out = evaluate("ppo", input);
+  EXPECT_NEAR(out["loss"], -0.3684328010417947, 1e-12);
+  EXPECT_NEAR(out["metrics"]["loss/value_avg"], 0.334, 1e-12);
+  EXPECT_NEAR(out["metrics"]["val/clipfrac_avg"], 0.2, 1e-15);
+  const std::vector<std::vector<double>> kSlopes = {{-0.016, 0, -0.006}, {0.018, -0.024}};
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (std::size_t t = 0; t < kSlopes[i].size(); ++t) {
+      EXPECT_NEAR(out["grads"]["values"][i][t], kSlopes[i][t], 1e-15);
+    }
+  }
+  input["vf_coef"] = 0;
+  EXPECT_NEAR(loss_of("ppo", input), -0.4018328010417947, 1e-12);
+  input["vf_coef"] = 0.1;
+  input["value_clip"] = 0;  // the squares themselves
+  EXPECT_NEAR(evaluate("ppo", input)["metrics"]["loss/value_avg"], 0.314, 1e-12);
+  input.erase("returns");
+  expect_error(ErrorKind::kInput, {"returns is missing"}, [&] { evaluate("ppo", input); });
+  Json grpo = {{"logps", {{-1}}}, {"advantages", {1}}, {"values", {{0}}}, {"returns", {{0}}}};
+  expect_error(ErrorKind::kInput, {"is no field of grpo"}, [&] { evaluate("grpo", grpo); });
+}
+
 TEST(Objectives, DistillationGivesTheGoldenNumbers) {
   Json input = {{"student_logits", {{{1, .5, -1, 0}}}}, {"teacher_logits", {{{2, 0, -.5, .3}}}}};
   auto expect = [&](const char* divergence, double temperature, double loss) {

@@ -60,8 +60,9 @@ class Distillation : public testing::Test {
     return concat("--text ", models_->path("book.txt"), " --data-cache-path ",
                   models_->path("cache"),
                   " --split 1,0,0 --seq-length 24 --micro-batch-size 2 "
-                  "--global-batch-size 8 --teacher-model ");
+                  "--global-batch-size 8 ");
   }
+  static std::string by_teacher() { return concat(text_data(), "--teacher-model ", teacher()); }
   static std::string teacher() { return models_->path("teacher"); }
 
   static std::unique_ptr<TempFolder> models_;
@@ -132,9 +133,8 @@ TEST_F(Distillation, TheLossIsThatOfTheLogits) {
 }
 
 TEST_F(Distillation, LayoutsGiveOneRanksLosses) {
-  const std::string run =
-      concat("--fp64 --train-iters 3 --distill-temperature 1.5 --distill-alpha 0.7 ", text_data(),
-             teacher(), " ");
+  const std::string run = concat(
+      "--fp64 --train-iters 3 --distill-temperature 1.5 --distill-alpha 0.7 ", by_teacher(), " ");
   std::vector<json> expected = metrics(run);
   ASSERT_EQ(expected.size(), 3U);
   for (const char* layout :
@@ -152,8 +152,53 @@ TEST_F(Distillation, LayoutsGiveOneRanksLosses) {
   }
 }
 
+// The teacher's likeliest tokens on disk give the losses of the teacher itself, whatever the
+// layout.
+TEST_F(Distillation, StoredLogitsGiveTheTeachersLosses) {
+  const std::string run = concat(
+      "--fp64 --train-iters 3 --distill-temperature 1.5 --distill-alpha 0.7 --distill-tail ghost ",
+      text_data());
+  const std::string top = concat("--distill-top-k 6 --teacher-model ", teacher());
+  std::vector<json> expected = metrics(concat(run, top, " --logits-save-dir kept"));
+  ASSERT_EQ(expected.size(), 3U);
+  for (const char* layout :
+       {"", "--tp 2", "--tp 4", "--tp 2 --sequence-parallel", "--pp 2", "--cp 2",
+        "--dp 2 --data-parallel-sharding-strategy optim_grads_params", "--micro-batch-size 4"}) {
+    SCOPED_TRACE(layout);
+    std::vector<json> found = metrics(concat(run, "--logits-load-dir kept ", layout));
+    ASSERT_EQ(found.size(), 3U);
+    for (std::size_t i = 0; i < 3; ++i) {
+      for (const char* key : {"loss", "divergence", "cross entropy", "grad_norm"}) {
+        EXPECT_NEAR(found[i][key].get<double>(), expected[i][key].get<double>(), 1e-6) << key;
+      }
+    }
+  }
+  // Written in another layout they are the same.
+  metrics(concat(run, top, " --logits-save-dir apart --cp 2 --tp 2"));
+  std::vector<json> found = metrics(concat(run, "--logits-load-dir apart"));
+  EXPECT_NEAR(found.at(2)["loss"].get<double>(), expected[2]["loss"].get<double>(), 1e-6);
+  metrics(concat(run, top, " --logits-save-dir half --logits-save-dtype fp16"));
+  found = metrics(concat(run, "--logits-load-dir half"));
+  EXPECT_NEAR(found.at(2)["loss"].get<double>(), expected[2]["loss"].get<double>(), 1e-3);
+  // Fewer tokens than were kept.
+  expected = metrics(concat(run, "--distill-top-k 3 --teacher-model ", teacher()));
+  found = metrics(concat(run, "--distill-top-k 3 --logits-load-dir kept"));
+  EXPECT_NEAR(found.at(2)["loss"].get<double>(), expected[2]["loss"].get<double>(), 1e-6);
+  auto fails = [&](const std::string& words, const std::string& why) {
+    Outcome failed = train(words);
+    EXPECT_EQ(failed.code, 2) << words;
+    EXPECT_THAT(failed.err, HasSubstr(why)) << words;
+  };
+  fails(concat("--train-iters 1 --logits-load-dir kept ", text_data()), "--distill-temperature");
+  fails(concat(run, "--distill-top-k 7 --logits-load-dir kept"), "--distill-top-k");
+  fails(concat(run, "--logits-load-dir kept --seq-length 20"), "has nothing of a sample of 20");
+  fails(concat(run, "--distill-top-k 5 --logits-save-dir kept --teacher-model ", teacher()),
+        "holds logits whose top-k is 6, and this run's is 5");
+}
+
 TEST_F(Distillation, AModelHasNothingToLearnFromItself) {
-  json found = metrics(concat("--fp64 --train-iters 1 ", text_data(), models_->path("student")))[0];
+  json found = metrics(concat("--fp64 --train-iters 1 ", text_data(), "--teacher-model ",
+                              models_->path("student")))[0];
   EXPECT_NEAR(found["loss"].get<double>(), 0, 1e-15);
   EXPECT_NEAR(found["grad_norm"].get<double>(), 0, 1e-12);
 }
@@ -161,7 +206,7 @@ TEST_F(Distillation, AModelHasNothingToLearnFromItself) {
 TEST_F(Distillation, TheStudentComesCloserToTheTeacher) {
   for (const char* divergence : {"forward_kl", "reverse_kl", "jsd"}) {
     std::vector<json> found =
-        metrics(concat("--train-iters 25 --divergence ", divergence, " ", text_data(), teacher()));
+        metrics(concat("--train-iters 25 --divergence ", divergence, " ", by_teacher()));
     ASSERT_EQ(found.size(), 25U);
     EXPECT_LT(found[24]["divergence"].get<double>(), 0.6 * found[0]["divergence"].get<double>())
         << divergence;
@@ -178,7 +223,11 @@ TEST_F(Distillation, BadInputIsNamed) {
   fails(concat("--mock-data --seq-length 8 --teacher-model ", BEV_SOURCE_DIR,
                "/tests/golden/models/gpt2"),
         "has a vocabulary of");
-  fails(concat(text_data(), teacher(), " --divergence kl"), "--divergence");
+  fails(concat(by_teacher(), " --divergence kl"), "--divergence");
+  fails(concat(by_teacher(), " --logits-save-dir kept"), "give --distill-top-k");
+  fails(concat(by_teacher(), " --logits-load-dir kept"), "takes the place of --teacher-model");
+  fails(concat(text_data(), " --logits-load-dir kept"), "kept: has no logits.json");
+  fails(concat(by_teacher(), " --logits-save-dtype fp16"), "needs --logits-save-dir");
 }
 
 }  // namespace

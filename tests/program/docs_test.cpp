@@ -210,18 +210,19 @@ TEST(Documents, CommandsOfReinforcementLearningRun) {
   }
   std::string page = read_file(source("docs/posttraining.md"));
   page = page.substr(page.find("\n## Reinforcement learning"));
-  std::size_t begin = page.find("while read");
-  ASSERT_NE(begin, page.npos);
-  folder.write("judge.sh", page.substr(begin, page.find("```", begin) - begin));
+  std::size_t tool = page.find("while read"), judge = page.find("while read", tool + 1);
+  ASSERT_NE(judge, page.npos);
+  folder.write("tool.sh", page.substr(tool, page.find("```", tool) - tool));
+  folder.write("judge.sh", page.substr(judge, page.find("```", judge) - judge));
   int run_commands = 0;
   for (std::string words : quoted_commands(page)) {
-    words = std::regex_replace(words, std::regex("--train-iters 100"), "--train-iters 2");
+    words = std::regex_replace(words, std::regex("--train-iters 100?"), "--train-iters 2");
     if (!words.starts_with("reward")) words += " --device cpu";
     Outcome run = bevatron(folder, words);
     EXPECT_EQ(run.code, 0) << words << "\n" << run.out;
     ++run_commands;
   }
-  EXPECT_EQ(run_commands, 6);
+  EXPECT_EQ(run_commands, 11);
   EXPECT_TRUE(exists(folder.path("run/rl.html")));
 }
 

@@ -16,6 +16,7 @@
 namespace bev::test {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -74,6 +75,55 @@ TEST(Rollouts, AdvantagesAreThoseOfTheObjective) {
   EXPECT_NEAR(advantages({}, "grpo", rows)[1], -0.8827405675750818, 1e-14);
   EXPECT_NEAR(advantages({}, "rloo", rows)[0], 0.6428571428571428, 1e-14);
   EXPECT_NEAR(advantages({}, "dr_grpo", rows)[1], -0.4375, 1e-14);
+}
+
+// The KL estimate of each token is taken from its reward; values come from a critic.
+TEST(Rollouts, ACriticGivesEveryTokenItsAdvantage) {
+  RlConfig config;
+  config.gamma = "0.9";
+  config.lambda = "0.8";
+  config.whiten_advantages = "false";
+  PreferenceConfig preferences;
+  preferences.rollouts = true;
+  preferences.objective = "ppo";
+  preferences.beta = "0.1";
+  ObjectiveRule rule = config.rule(preferences);
+  EXPECT_EQ(rule.policy.kl, KlEstimate::kK1);
+  std::vector<SampledRow> rows = rows_of({1, kNone}, 2);
+  for (SampledRow& row : rows) {
+    row.completion = {7, 8, 9};
+    row.old_logps = {-0.5, -1, -0.4};
+    row.ref_logps = {-0.6, -1.2, -0.3};
+    row.values = {0.3, -0.2, 0.5};
+  }
+  set_advantages(config, rule, 8, rows);
+  const double kAdvantages[] = {0.227984, 0.9972, 0.51}, kReturns[] = {0.527984, 0.7972, 1.01};
+  for (std::size_t t = 0; t < 3; ++t) {
+    EXPECT_NEAR(rows[0].token_advantages[t], kAdvantages[t], 1e-15);
+    EXPECT_NEAR(rows[0].returns[t], kReturns[t], 1e-15);
+    EXPECT_EQ(rows[1].token_advantages[t], 0);
+  }
+  EXPECT_NEAR(rows[0].advantage, (0.227984 + 0.9972 + 0.51) / 3, 1e-15);
+  EXPECT_EQ(rows[0].reward, 1);
+  RolloutPhase phase{.rows = rows};
+  EXPECT_NEAR(value_of(phase_metrics(phase), "val/mean"), 0.2, 1e-15);
+  StoredPhase stored;
+  TempFolder folder;
+  folder.write("phase", phase_text(phase, ""));
+  stored = read_phase(folder.path("phase"));
+  EXPECT_EQ(stored.phase.rows[0].values, rows[0].values);
+  EXPECT_EQ(stored.phase.rows[0].returns, rows[0].returns);
+  EXPECT_EQ(stored.phase.rows[0].token_advantages, rows[0].token_advantages);
+  // Without the KL in it the reward is at the end alone.
+  config.kl_in_reward = "false";
+  rule = config.rule(preferences);
+  set_advantages(config, rule, 8, rows);
+  EXPECT_NEAR(rows[0].returns[2], 1, 1e-15);
+  // The whole step has mean 0 and variance 1; rows that teach nothing stay out.
+  config.whiten_advantages = "";
+  set_advantages(config, config.rule(preferences), 8, rows);
+  EXPECT_NEAR(rows[0].advantage, 0, 1e-15);
+  EXPECT_EQ(rows[1].advantage, 0);
 }
 
 TEST(Rollouts, RowsWithoutRewardTeachNothing) {
@@ -203,6 +253,10 @@ TEST(RlConfig, NamesWhatDoesNotFit) {
   config.overlong_buffer = 17;
   EXPECT_THAT(config.problems(preferences, 8),
               ElementsAre(HasSubstr("--overlong-buffer: 17 is more"), HasSubstr("--kl")));
+  config.gamma = "0.9";
+  EXPECT_THAT(config.problems(preferences, 8),
+              Contains(HasSubstr("--gamma: reinforce++ has no critic")));
+  config.gamma = "";
   config.kl = "k1";
   EXPECT_EQ(config.rule(preferences).policy.kl, KlEstimate::kK1);
   EXPECT_EQ(config.rule(preferences).policy.max_completion_length, 16);

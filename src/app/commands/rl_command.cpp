@@ -64,12 +64,13 @@ std::string settings_text(const RlFlags& wanted, const FieldList& fields) {
   return concat(text, "temperature=", wanted.sampling.temperature);
 }
 
-std::optional<ChatTemplate> find_template(const DataConfig& data) {
+std::unique_ptr<ChatTemplate> find_template(const DataConfig& data) {
   try {
-    return ChatTemplate::load(data.tokenizer, data.chat_template, false);
+    return std::make_unique<ChatTemplate>(
+        ChatTemplate::load(data.tokenizer, data.chat_template, false));
   } catch (const Error&) {
     if (!data.chat_template.empty()) throw;
-    return std::nullopt;  // prompts may be texts
+    return nullptr;  // prompts may be texts
   }
 }
 
@@ -77,8 +78,9 @@ std::optional<ChatTemplate> find_template(const DataConfig& data) {
 std::vector<std::string> rl_problems(const RlFlags& wanted) {
   const RunConfig& run = wanted.run;
   std::vector<std::string> out;
-  // A teacher may be all that completions are measured by.
-  bool rewards = !wanted.rewards.reward.empty() || run.data.preferences.teacher_model.empty();
+  // A teacher, or an environment, may be all that completions are measured by.
+  bool rewards = !wanted.rewards.reward.empty() ||
+                 (run.data.preferences.teacher_model.empty() && wanted.rl.env.empty());
   if (rewards) out = wanted.rewards.problems();
   for (std::string& problem : wanted.engine.problems()) out.push_back(std::move(problem));
   for (std::string& problem :
@@ -121,19 +123,26 @@ class RolloutMaker final : public BatchMaker {
                const CommandInput& input) override {
     run_ = &run;
     rule_ = wanted_.rl.rule(run.data.preferences);
-    // Sampling is training to the bit with exact kernels only.
-    if (wanted_.rl.correction.empty() && !run.runtime.exact) {
+    // Sampling is training to the bit with exact kernels and one version of the weights only.
+    const bool same = run.runtime.exact && wanted_.rl.partial_rollouts == 0;
+    if (wanted_.rl.correction.empty() && !same) {
       rule_.policy.correction = Correction::kTokenTruncate;
     }
-    objective_.emplace(rule_,
+    ObjectiveRule trained = rule_;
+    if (rule_.policy.critic && rule_.gae.kl_in_reward) trained.policy.beta = 0;
+    objective_.emplace(trained,
                        CompletionInputs{.reference = rule_.uses_reference(), .sampling = true});
-    std::optional<ChatTemplate> chat_template = find_template(run.data);
-    Request request = make_request(*tokenizer, chat_template ? &*chat_template : nullptr);
+    chat_template_ = find_template(run.data);
+    const ChatTemplate* chat_template = chat_template_.get();
+    Request request = make_request(*tokenizer, chat_template);
     PromptSet prompts(read_prompt_rows(run.data.preferences.data, wanted_.rl.label_key), *tokenizer,
-                      chat_template ? &*chat_template : nullptr, longest_prompt(),
+                      chat_template, longest_prompt(),
                       static_cast<std::uint64_t>(run.runtime.seed));
     WeightedRewards rewards;
+    std::unique_ptr<Reward> environment;
     if (input.launch.process == 0) {
+      const std::string& env = wanted_.rl.env;
+      if (!env.empty()) environment = make_environment(env, wanted_.rewards.options);
       rewards = make_rewards(wanted_.rewards);
       check_row_labels(rewards, prompts);
     }
@@ -151,7 +160,9 @@ class RolloutMaker final : public BatchMaker {
                             wanted_.rl.rollout_bank_max_bytes, settings_text(wanted_, fields_)),
         .micro_batch_size = run.batch.micro_batch_size,
         .global_batch_size = run.batch.global_batch_size,
-        .teacher_weight = run.data.preferences.teacher_weight});
+        .teacher_weight = run.data.preferences.teacher_weight,
+        .environment = std::move(environment),
+        .chat_template = chat_template});
   }
 
   // The model that is sampled at a temperature is the one that is trained: its logits are divided.
@@ -260,6 +271,7 @@ class RolloutMaker final : public BatchMaker {
   const FieldList& fields_;
   const RunConfig* run_ = nullptr;
   ObjectiveRule rule_;
+  std::unique_ptr<ChatTemplate> chat_template_;
   std::optional<CompletionObjective> objective_;
   std::optional<RolloutParts> parts_;
 };

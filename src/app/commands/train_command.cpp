@@ -105,21 +105,63 @@ class PreferenceParts {
   std::optional<CompletionPreparation> preparation_;
 };
 
+// The settings of a distillation; from a folder with logits, of at most the tokens that it has.
+DistillSettings distill_settings(const RunConfig& run) {
+  const PreferenceConfig& flags = run.data.preferences;
+  DistillSettings settings = flags.rule().distill;
+  const std::string& folder = flags.logits_load_dir;
+  if (folder.empty()) return settings;
+  const LogitFormat format = read_logit_format(folder);
+  auto check = [&](bool fits, const char* flag, auto here, const char* what, auto there) {
+    BEV_CHECK(fits, ErrorKind::kInput, flag, ": is ", here, ", and --logits-load-dir ", folder,
+              " has logits of ", what, " ", there);
+  };
+  check(format.vocab_size == run.model.vocab_size, "--vocab-size", run.model.vocab_size,
+        "a vocabulary of", format.vocab_size);
+  check(format.temperature == settings.temperature, "--distill-temperature", settings.temperature,
+        "temperature", format.temperature);
+  check(settings.top_k <= format.top_k, "--distill-top-k", settings.top_k, "the likeliest",
+        format.top_k);
+  if (settings.top_k == 0) settings.top_k = format.top_k;
+  return settings;
+}
+
 // What a rank that learns from a teacher has besides its engine, which must outlive it.
 class DistillParts {
  public:
-  // Loads the teacher of the objective. Collective.
-  DistillParts(Engine& engine, const RunConfig& run, DistillObjective& objective)
-      : teacher_(
-            open_reference(engine.model(), run.data.preferences.teacher_model, "--teacher-model")),
-        preparation_(*teacher_) {
+  // Loads the teacher of the objective, or what it has left. Collective.
+  DistillParts(Engine& engine, const RunConfig& run, DistillObjective& objective) {
+    const PreferenceConfig& flags = run.data.preferences;
+    if (!flags.logits_load_dir.empty()) {
+      logits_.emplace(flags.logits_load_dir);
+      stored_.emplace(engine.model(), *logits_);
+      engine.set_preparation(&*stored_);
+      return;
+    }
+    const DistillSettings settings = distill_settings(run);
+    if (!flags.logits_save_dir.empty()) keep_logits(engine, run, settings);
+    teacher_ = open_reference(engine.model(), flags.teacher_model, "--teacher-model");
     objective.set_teacher(*teacher_);
-    engine.set_preparation(&preparation_);
+    online_.emplace(settings, *teacher_, logits_ ? &*logits_ : nullptr);
+    engine.set_preparation(&*online_);
   }
 
  private:
+  void keep_logits(Engine& engine, const RunConfig& run, const DistillSettings& settings) {
+    const PreferenceConfig& flags = run.data.preferences;
+    const std::int64_t vocabulary = run.model.vocab_size;
+    const LogitFormat format{
+        .top_k = std::min(settings.top_k, vocabulary),
+        .vocab_size = vocabulary,
+        .temperature = settings.temperature,
+        .dtype = flags.logits_save_dtype == "fp16" ? Dtype::kF16 : Dtype::kF32};
+    logits_.emplace(flags.logits_save_dir, format, engine.model().mesh().world().rank());
+  }
+
   std::unique_ptr<RankModel> teacher_;
-  DistillPreparation preparation_;
+  std::optional<TeacherLogits> logits_;
+  std::optional<DistillPreparation> online_;
+  std::optional<StoredPreparation> stored_;
 };
 
 // The adapter to go on with, or a new one.
@@ -141,7 +183,7 @@ void train_rank(const RankStart& start, RunParts& parts, Trace* trace, RunOutcom
   std::optional<CompletionObjective> objective;
   std::optional<DistillObjective> distill;
   if (run.data.preferences.distills()) {
-    options.objective = &distill.emplace(run.data.preferences.rule().distill);
+    options.objective = &distill.emplace(distill_settings(run));
   } else if (parts.maker != nullptr) {
     parts.maker->change(options);
   } else if (run.data.preferences.any()) {

@@ -103,6 +103,8 @@ TokenSample rollout_sample(const Rollout& rollout) {
   add(kSamplingLogps, rollout.sampling_logps);
   add(kRefLogps, rollout.ref_logps);
   add(kTokenAdvantages, rollout.token_advantages);
+  add(kOldValues, rollout.values);
+  add(kReturns, rollout.returns);
   return sample;
 }
 

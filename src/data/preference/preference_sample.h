@@ -19,7 +19,8 @@ inline constexpr FieldId kLabel{"label"};  // 1: desirable
 inline constexpr FieldId kAdvantage{"advantage"};
 // ... one for each token (f64), where it is a target ...
 inline constexpr FieldId kOldLogps{"old_logps"}, kSamplingLogps{"sampling_logps"},
-    kRefLogps{"ref_logps"}, kTokenAdvantages{"token_advantages"};
+    kRefLogps{"ref_logps"}, kTokenAdvantages{"token_advantages"}, kOldValues{"old_values"},
+    kReturns{"returns"};
 // ... and a sequence of its own: the prompt with the completion of another row, and its targets.
 inline constexpr FieldId kKlTokens{"kl_tokens"}, kKlTargets{"kl_targets"};
 
@@ -48,7 +49,8 @@ struct Rollout {
   double advantage = 0;
   // One number for each token of the completion; empty: all ones, or none.
   std::vector<double> mask = {}, old_logps = {}, sampling_logps = {}, ref_logps = {};
-  std::vector<double> token_advantages = {};  // instead of the advantage
+  std::vector<double> token_advantages = {};      // instead of the advantage
+  std::vector<double> values = {}, returns = {};  // of a critic
 };
 TokenSample rollout_sample(const Rollout& rollout);
 

@@ -213,6 +213,7 @@ void resolve_labels(ModelConfig& config) {
 
 ModelConfig canonical(const ModelConfig& config) {
   ModelConfig result = config;
+  result.value_head = false;  // no folder has one
   resolve_labels(result);
   if (config.num_attention_heads < 1 || config.hidden_size < 1) return result;
   result.ffn_hidden_size = config.ffn_size();

@@ -44,6 +44,8 @@ struct ParamMapping {
 
 // Our name and Hugging Face's of the head for sequence classification, in all families.
 inline constexpr std::string_view kLabelHead = "score.weight";
+// The head of a critic, which no file of Hugging Face's has.
+inline constexpr std::string_view kValueHead = "value_head.weight";
 
 // nullopt if the family has no such weights.
 std::optional<ParamMapping> find_mapping(const Param& param, const ModelConfig& config,

@@ -48,15 +48,33 @@ std::optional<int> FsdpUnitCache::predicted_next() const {
 
 WeightLease FsdpUnitCache::use(const Param& param) {
   int bucket = plan_.place(param).bucket, unit = plan_.bucket(bucket).group;
-  if (current_.unit != unit) make_current(unit);
-  const GatheredBucket& gathered =
-      *std::ranges::find(current_.buckets, bucket, &GatheredBucket::bucket);
-  if (gathered.weights.empty()) return {plan_.in_bucket(gathered.whole, param), gathered.whole};
+  const GatheredBucket& part =
+      *std::ranges::find(gathered(unit).buckets, bucket, &GatheredBucket::bucket);
+  if (part.weights.empty()) return {plan_.in_bucket(part.whole, param), part.whole};
   const std::vector<int>& members = plan_.bucket(bucket).params;
   auto place = std::ranges::find(members, param.index);
-  Tensor weight = gathered.weights[static_cast<std::size_t>(place - members.begin())];
+  Tensor weight = part.weights[static_cast<std::size_t>(place - members.begin())];
   BEV_CHECK(!weight.empty(), ErrorKind::kInternal, param.name, ": is gathered in 8 bits");
   return {weight, weight};
+}
+
+const FsdpUnitCache::Gathered& FsdpUnitCache::gathered(int unit) {
+  if (holds_) return held(unit);
+  if (current_.unit != unit) make_current(unit);
+  return current_;
+}
+
+const FsdpUnitCache::Gathered& FsdpUnitCache::held(int unit) {
+  auto found = std::ranges::find(held_, unit, &Gathered::unit);
+  if (found != held_.end()) return *found;
+  held_.push_back(gather(unit));
+  held_.back().wait();
+  return held_.back();
+}
+
+void FsdpUnitCache::release() {
+  holds_ = false;
+  held_.clear();
 }
 
 void FsdpUnitCache::make_current(int unit) {

@@ -32,6 +32,10 @@ class FsdpUnitCache {
   void end_step();
   // Frees all gathered units: the values are about to change, or have changed.
   void clear();
+  // From hold() to release() every unit that is used stays gathered, and is gathered once: for
+  // phases in which no value changes.
+  void hold() { holds_ = true; }
+  void release();
 
  private:
   // One bucket of a unit: its trained or its frozen parameters.
@@ -52,6 +56,8 @@ class FsdpUnitCache {
   };
   Gathered gather(int unit) const;
   GatheredBucket gather_bucket(int bucket, std::vector<Work>& works) const;
+  const Gathered& gathered(int unit);
+  const Gathered& held(int unit);
   void make_current(int unit);
   // Starts the all-gather of the unit that is expected next, if there is one.
   void prefetch_next();
@@ -61,6 +67,8 @@ class FsdpUnitCache {
   const StoreTools& tools_;
   const FlatBuffer& values_;
   Gathered current_, prefetched_;
+  bool holds_ = false;
+  std::vector<Gathered> held_;
   bool in_step_ = false;
   std::vector<int> trace_, last_trace_;  // units in the order they became current
 };

@@ -83,6 +83,10 @@ class ParamStore final : public Weights, public Gradients {
   // Called after a step that ran as a CUDA graph: invalidates everything derived from the values.
   void values_changed();
 
+  // Weights that are sharded stay gathered from their first use until they are released, while no
+  // value changes.
+  void hold_gathered() { units_.hold(); }
+  void release_gathered() { units_.release(); }
   // Called between the parts of a step that is captured as several CUDA graphs, after a
   // micro-batch: completes all pending communication, so that no part depends on work that another
   // has begun.

@@ -372,11 +372,41 @@ def distill_cases():
               "mask": numbers(mask)}, loss, None, {"student_logits": student})
 
 
+def critic_cases():
+    """PPO with the values of a critic, clipped around those of the rollouts."""
+    for number, variant in enumerate([{}, {"vf_coef": 0.5, "value_clip": 0.1}, {"value_clip": 0.0, "vf_coef": 1.0},
+                                      {"aggregation": "seq-mean-token-mean", "value_clip": 0.3}]):
+        s = {**DEFAULTS, "vf_coef": 0.1, "value_clip": 0.2, **variant}
+        lengths = [4, 1, 6, 3]
+        spread = lambda scale: [tensor([rng.gauss(0, scale) for _ in range(n)]) for n in lengths]
+        lp = [tensor([-rng.uniform(0.01, 3) for _ in range(n)], True) for n in lengths]
+        old = [tensor([x + rng.gauss(0, 0.3) for x in numbers(row)]) for row in lp]
+        values = [v.requires_grad_() for v in spread(1)]
+        before = [tensor([x + rng.gauss(0, 0.3) for x in numbers(row)]) for row in values]
+        returns, adv = spread(1), spread(1)
+        mask = [tensor([float(rng.random() < 0.8) for _ in range(n)]) for n in lengths]
+        mask[3] = tensor([0.0, 0.0, 0.0])
+        mask[1] = tensor([1.0])
+        token_loss, loss = policy_loss(s, lp, old, None, None, mask, adv)
+        rows = []
+        for i, v in enumerate(values):
+            near = v.clamp(before[i] - s["value_clip"], before[i] + s["value_clip"]) if s["value_clip"] > 0 else v
+            each = 0.5 * torch.max((v - returns[i]) ** 2, (near - returns[i]) ** 2) * mask[i]
+            rows.append(each.sum() / (mask[i].sum().clamp(min=1) if "aggregation" in variant else 1))
+        count = len(lp) if "aggregation" in variant else sum(m.sum() for m in mask)
+        loss = loss + s["vf_coef"] * torch.stack(rows).sum() / count
+        fields = {"logps": lp, "old_logps": old, "mask": mask, "advantages": adv, "values": values,
+                  "old_values": before, "returns": returns}
+        case("ppo", variant, {k: [numbers(r) for r in v] for k, v in fields.items()}, loss, None,
+             {"logps": lp, "values": values}, token_loss=[numbers(r) for r in token_loss])
+
+
 pair_cases()
 kto_cases()
 reward_cases()
 policy_cases()
 distill_cases()
+critic_cases()
 path = pathlib.Path(__file__).parent / "cases.json"
 path.write_text('{"cases": [\n' + ",\n".join(json.dumps(c) for c in cases) + "\n]}\n")
 print(len(cases), "cases,", path.stat().st_size, "bytes")
