@@ -37,6 +37,14 @@ Tensor sample_positions_of(Context& ctx, const TokenSet& set,
   });
 }
 
+Tensor first_rows_of(Context& ctx, const TokenSet& set, std::size_t samples) {
+  std::vector<std::int32_t> rows(samples, -1);
+  for (const DocumentPiece& piece : set.pieces()) {
+    if (piece.sample_begin == 0) rows[static_cast<std::size_t>(piece.sample)] = piece.row;
+  }
+  return ctx.upload<std::int32_t>(rows, "batch");
+}
+
 // T of each rank that shares experts. Ranks of one tp group have the same tokens; others exchange
 // counts.
 std::vector<std::int64_t> expert_token_counts(const Context& ctx, std::int64_t tokens) {
@@ -110,6 +118,7 @@ SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> s
   layout.sample_positions = sample_positions_of(ctx, mine, origins);
   layout.batch_samples = batch_samples_of(ctx, mine);
   layout.sample_count = static_cast<std::int64_t>(samples.size());
+  layout.first_rows = first_rows_of(ctx, mine, samples.size());
   if (ranks > 1) {
     layout.ring = sharing.rows(ctx, samples, origins, 1);
     layout.heads = sharing.rows(ctx, samples, origins, ranks);

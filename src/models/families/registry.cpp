@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json_check.h"
@@ -28,17 +29,18 @@ std::string known_text(std::string_view name, const std::vector<std::string>& kn
   return nearest.empty() ? text : concat(text, "; did you mean ", nearest, "?");
 }
 
-// Other values of model_type. Kimi K2 is DeepSeek-V3 in other sizes, with the same weight names and
-// keys; models with a vision tower have a text model in them.
-struct OtherType {
-  std::string_view type, family;
-};
-constexpr OtherType kOtherTypes[] = {
-    {"kimi_k2", "deepseek_v3"}, {"qwen3_5", "qwen3_5_text"}, {"qwen3_5_moe", "qwen3_5_moe_text"}};
+// Other values of model_type: the same weight names and keys, in other sizes or with other
+// tokenizers; models with a vision tower have a text model in them.
+constexpr std::pair<std::string_view, std::string_view> kOtherTypes[] = {
+    {"kimi_k2", "deepseek_v3"},
+    {"xlm-roberta", "roberta"},
+    {"camembert", "roberta"},
+    {"qwen3_5", "qwen3_5_text"},
+    {"qwen3_5_moe", "qwen3_5_moe_text"}};
 
 std::string_view family_of(std::string_view type) {
-  for (const OtherType& other : kOtherTypes) {
-    if (other.type == type) return other.family;
+  for (const auto& [name, family] : kOtherTypes) {
+    if (type == name) return family;
   }
   return type;
 }
@@ -64,8 +66,8 @@ const ModelFamily& find_family(std::string_view name, std::string_view source) {
 
 std::vector<std::string> model_types(std::string_view family) {
   std::vector<std::string> types = {std::string(family)};
-  for (const OtherType& other : kOtherTypes) {
-    if (other.family == family) types.emplace_back(other.type);
+  for (const auto& [name, of] : kOtherTypes) {
+    if (of == family) types.emplace_back(name);
   }
   return types;
 }
