@@ -17,7 +17,8 @@ using kernel_test::random_buffer;
 
 constexpr Activation kKinds[] = {Activation::kGelu,        Activation::kGeluTanh,
                                  Activation::kSilu,        Activation::kRelu,
-                                 Activation::kSquaredRelu, Activation::kQuickGelu};
+                                 Activation::kSquaredRelu, Activation::kQuickGelu,
+                                 Activation::kTanh};
 
 double activate(Activation kind, double x) {
   switch (kind) {
@@ -33,6 +34,8 @@ double activate(Activation kind, double x) {
       return x > 0 ? x * x : 0;
     case Activation::kQuickGelu:
       return x / (1 + std::exp(-1.702 * x));
+    case Activation::kTanh:
+      return std::tanh(x);
     case Activation::kXielu:  // an op of its own
       break;
   }
