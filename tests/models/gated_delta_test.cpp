@@ -71,6 +71,9 @@ TEST(GatedDelta, ProblemsNameTheFlag) {
   model.delta.num_value_heads = 5;
   ASSERT_FALSE(model.problems().empty());
   EXPECT_THAT(model.problems().front(), HasSubstr("--linear-num-value-heads: 5"));
+  model = tiny_deepseek();
+  model.attention_output_gate = true;
+  EXPECT_THAT(model.problems(), testing::Contains(HasSubstr("--attention-output-gate")));
   model = delta_model();
   model.causal = false;
   ASSERT_FALSE(model.problems().empty());
