@@ -113,6 +113,9 @@ void check_windows(const ModelConfig& config, const GlobalBatch& batch) {
   if (batch.hole.empty()) return;
   std::vector<LayerSpec> layers = layer_specs(config);
   for (std::size_t i = 0; i < layers.size(); ++i) {
+    const bool recurrent = layers[i].mixer != nullptr && layers[i].mixer->recurrent;
+    BEV_CHECK(!recurrent, ErrorKind::kInput, batch.hole, ": a 0 between ones, and layer ", i,
+              " of the model has a state, which would pass over it; mask the ends of rows only");
     BEV_CHECK(layers[i].attention.window < 0, ErrorKind::kInput, batch.hole,
               ": a 0 between ones, and layer ", i, " of the model sees a window of ",
               layers[i].attention.window,

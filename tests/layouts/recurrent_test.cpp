@@ -52,5 +52,21 @@ TEST(RecurrentLayouts, MambaAndExperts) {
   expect_one_ranks_answer(tiny_granite_h(), "tp2sp tp4 pp2 cp2 dp2zero3 dp2ep2 tp2cp2");
 }
 
+// Weights in bf16, decays and steps in f32, whose gradients and updates are cut by ZeRO too.
+TEST(RecurrentLayouts, MixedPrecision) {
+  for (const ModelConfig& model : {tiny_mamba(), tiny_nemotron_h()}) {
+    TinyRun run{.model = model, .dtype = Dtype::kBf16};
+    const LayoutAnswer expected = run_tiny(run);
+    EXPECT_NE(expected.losses[0], expected.losses[2]);
+    for (const ParallelConfig& layout : parse_layouts("tp2sp dp2zero1 dp2zero2 dp2zero3 cp2", {})) {
+      run.parallel = layout;
+      const LayoutAnswer answer = run_tiny(run);
+      for (std::size_t step = 0; step < 3; ++step) {
+        EXPECT_NEAR(answer.losses[step], expected.losses[step], 0.03) << layout_text(layout);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace bev::test
