@@ -1,5 +1,5 @@
-// Flags of models whose layers differ in kind: Megatron's patterns, and what layouts and other flags
-// go with them.
+// Flags of models whose layers differ in kind: Megatron's patterns, and what layouts and other
+// flags go with them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,10 +25,9 @@ Chosen choose(std::vector<std::string> flags) {
   Chosen chosen;
   FieldList list;
   chosen.run.fields(list);
-  const std::vector<std::string> small = {"--hidden-size", "64",   "--num-attention-heads",
-                                          "4",             "--vocab-size", "100",
-                                          "--mock-data",   "--train-iters", "10",
-                                          "--seq-length",  "64"};
+  const std::vector<std::string> small = {
+      "--hidden-size", "64", "--num-attention-heads", "4", "--vocab-size", "100", "--mock-data",
+      "--train-iters", "10", "--seq-length",          "64"};
   flags.insert(flags.begin(), small.begin(), small.end());
   Options options = parse_options(list, flags);
   choose_model(chosen.run, list, options);
@@ -78,7 +77,26 @@ TEST(HybridFlags, HeadsOfBothKindsDivideByTensorParallelRanks) {
 
 TEST(HybridFlags, ExactKernelsAndGpusAreRefused) {
   EXPECT_THAT(resolved({"--exact"}), Contains(HasSubstr("--exact: Mamba layers")));
-  EXPECT_THAT(resolved({"--device", "cuda"}), Contains(HasSubstr("--device: the kernels of Mamba")));
+  EXPECT_THAT(resolved({"--device", "cuda"}),
+              Contains(HasSubstr("--device: the kernels of Mamba")));
+}
+
+TEST(HybridFlags, LimitsOfGatedDeltaLayersAreNamed) {
+  auto problems = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"--hybrid-layer-pattern", "gag*", "--linear-num-key-heads", "2",
+                                 "--linear-num-value-heads", "4"});
+    Chosen chosen = choose(flags);
+    EXPECT_THAT(chosen.problems, IsEmpty());
+    return chosen.run.resolve();
+  };
+  EXPECT_THAT(problems({"--tp", "2", "--attention-output-gate"}), IsEmpty());
+  EXPECT_THAT(problems({"--tp", "4"}),
+              Contains(HasSubstr("4 does not divide --linear-num-key-heads 2; use 1 or 2")));
+  EXPECT_THAT(problems({"--exact"}), Contains(HasSubstr("--exact: gated delta layers")));
+  EXPECT_THAT(problems({"--device", "cuda"}),
+              Contains(HasSubstr("--device: the kernels of gated delta layers")));
+  EXPECT_THAT(problems({"--linear-num-value-heads", "3"}),
+              Contains(HasSubstr("--linear-num-value-heads: 3 is no multiple")));
 }
 
 }  // namespace
