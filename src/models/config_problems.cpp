@@ -29,6 +29,11 @@ void check_heads(const ModelConfig& model, std::vector<std::string>& out) {
 }
 
 void check_latent(const ModelConfig& model, std::vector<std::string>& out) {
+  if (model.attention_output_gate) {
+    out.push_back(
+        "--attention-output-gate: latent attention has none; leave it or --multi-latent-attention "
+        "away");
+  }
   auto need = [&](const char* flag, std::int64_t value) {
     if (value < 1) {
       out.push_back(concat(flag, ": is ", value, "; latent attention needs a number >= 1"));

@@ -162,6 +162,7 @@ FlopSizes flop_sizes(const ModelConfig& model) {
   sizes.mamba_heads = model.mamba.heads(model.hidden_size);
   sizes.mamba_groups = model.mamba.num_groups;
   sizes.mamba_state = model.mamba.state_dim;
+  sizes.output_gate = model.attention_output_gate;
   sizes.delta_key_columns = model.delta.key_columns();
   sizes.delta_value_heads = model.delta.num_value_heads;
   sizes.delta_value_size = model.delta.value_head_dim;

@@ -81,5 +81,23 @@ TEST(HybridFlags, ExactKernelsAndGpusAreRefused) {
               Contains(HasSubstr("--device: the kernels of Mamba")));
 }
 
+TEST(HybridFlags, LimitsOfGatedDeltaLayersAreNamed) {
+  auto problems = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"--hybrid-layer-pattern", "gag*", "--linear-num-key-heads", "2",
+                                 "--linear-num-value-heads", "4"});
+    Chosen chosen = choose(flags);
+    EXPECT_THAT(chosen.problems, IsEmpty());
+    return chosen.run.resolve();
+  };
+  EXPECT_THAT(problems({"--tp", "2", "--attention-output-gate"}), IsEmpty());
+  EXPECT_THAT(problems({"--tp", "4"}),
+              Contains(HasSubstr("4 does not divide --linear-num-key-heads 2; use 1 or 2")));
+  EXPECT_THAT(problems({"--exact"}), Contains(HasSubstr("--exact: gated delta layers")));
+  EXPECT_THAT(problems({"--device", "cuda"}),
+              Contains(HasSubstr("--device: the kernels of gated delta layers")));
+  EXPECT_THAT(problems({"--linear-num-value-heads", "3"}),
+              Contains(HasSubstr("--linear-num-value-heads: 3 is no multiple")));
+}
+
 }  // namespace
 }  // namespace bev

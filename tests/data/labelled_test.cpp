@@ -105,7 +105,7 @@ TEST(ExampleEncoder, FindsAnswers) {
   auto examples = read_text_examples(path, TextTask::kSpans, {}, true);
   ASSERT_EQ(examples.size(), 1u);
   EXPECT_EQ(examples[0].answer_begin, 4);  // é has two bytes
-  ExampleFormat format{.task = TextTask::kSpans, .max_length = 20};
+  ExampleFormat format{.task = TextTask::kSpans, .labels = {}, .max_length = 20};
   EncodedExample out = ExampleEncoder(tokenizer, format).encode(examples[0]);
   EXPECT_EQ(out.first_token, 3);
   EXPECT_EQ(std::get<Ids>(out.sample.fields.at(0).values), Ids{3 + 3});

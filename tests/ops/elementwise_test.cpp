@@ -12,7 +12,8 @@ namespace {
 
 constexpr Activation kKinds[] = {Activation::kGelu,        Activation::kGeluTanh,
                                  Activation::kSilu,        Activation::kRelu,
-                                 Activation::kSquaredRelu, Activation::kQuickGelu};
+                                 Activation::kSquaredRelu, Activation::kQuickGelu,
+                                 Activation::kTanh};
 
 double reference(Activation kind, double x) {
   switch (kind) {
@@ -28,6 +29,8 @@ double reference(Activation kind, double x) {
       return x > 0 ? x * x : 0;
     case Activation::kQuickGelu:
       return x / (1 + std::exp(-1.702 * x));
+    case Activation::kTanh:
+      return std::tanh(x);
     case Activation::kXielu:  // an op of its own
       break;
   }

@@ -36,6 +36,24 @@ TEST(MegatronFlops, CountsThePartsOfHybridModels) {
   EXPECT_EQ(megatron_flops(flop_sizes(model), unpacked_tokens(2, 4)), 94519296);
 }
 
+TEST(MegatronFlops, CountsTheGatedDeltaRule) {
+  ModelConfig model;
+  model.num_layers = 1;
+  model.hidden_size = 8;
+  model.num_attention_heads = 2;
+  model.ffn_hidden_size = 16;
+  model.vocab_size = 128;
+  model.hybrid_layer_pattern = "G";
+  model.delta = {.conv_kernel = 4,
+                 .key_head_dim = 3,
+                 .value_head_dim = 5,
+                 .num_key_heads = 2,
+                 .num_value_heads = 4};
+  // q and k 6, v 20 columns: projections, convolution, rule, output; and the logits.
+  const double layer = 8 * (2 * 6 + 2 * 20 + 2 * 4) + 4 * (2 * 6 + 20) + 4 * 4 * 5 * 5 + 8 * 20;
+  EXPECT_EQ(megatron_flops(flop_sizes(model), unpacked_tokens(1, 4)), 6 * 4 * (layer + 8 * 128));
+}
+
 TEST(MegatronFlops, PackingOnlyChangesCoreAttention) {
   FlopSizes sizes = tiny();
   sizes.dense_layers = 3;
