@@ -14,6 +14,7 @@
 #include "infer/end_tokens.h"
 #include "models/families/family.h"
 #include "models/families/follow_sizes.h"
+#include "train/label_data.h"
 
 namespace bev {
 
@@ -30,8 +31,39 @@ std::optional<ModelConfig> base_model(const RunConfig& run, const Options& optio
   return folder.empty() ? family : read_hf_config(folder);
 }
 
+// The names of the labels in a config.json; empty if they say nothing.
+std::vector<std::string> folder_labels(const std::string& folder) {
+  std::vector<std::string> names = read_label_names(folder);
+  const bool plain = std::ranges::all_of(
+      names, [](const std::string& name) { return name.starts_with("LABEL_"); });
+  return plain ? std::vector<std::string>() : names;
+}
+
+// A task makes an encoder one with a head for it.
+void choose_label_head(const DataConfig& data, TextTask task, ModelConfig& model) {
+  EncoderConfig& encoder = model.encoder;
+  if (!encoder.encoder) return;
+  const bool modern = model.family == "modernbert";
+  encoder.labels = task == TextTask::kTags    ? LabelKind::kTokens
+                   : task == TextTask::kSpans ? LabelKind::kSpans
+                                              : LabelKind::kSequence;
+  encoder.language_head = encoder.next_sentence = false;
+  encoder.pooler = encoder.labels == LabelKind::kSequence && !modern;
+  encoder.transform = modern;
+  model.add_head_bias = model.untie_embeddings_and_output_weights = false;
+  model.num_labels = task == TextTask::kNumber  ? 1
+                     : task == TextTask::kSpans ? 2
+                                                : std::ssize(run_label_names(data));
+}
+
 // The objective of rewards makes a reward model of a language model.
-void choose_head(const std::string& objective, const std::string& folder, ModelConfig& model) {
+void choose_head(DataConfig& data, const std::string& folder, ModelConfig& model) {
+  const std::string& objective = data.preferences.objective;
+  if (const std::optional<TextTask> task = data.preferences.text_task()) {
+    const bool trained = model.encoder.labels != LabelKind::kNone && !folder.empty();
+    if (trained && data.labels.names.empty()) data.labels.names = folder_labels(folder);
+    return choose_label_head(data, *task, model);
+  }
   if (objective == "reward" && model.num_labels == 0) model.num_labels = 1;
   if (!folder.empty()) choose_pad_token(folder, model);
 }
@@ -60,7 +92,12 @@ void read_model(RunConfig& run, const FieldList& fields, Options& options) {
     options.add_problems(model_conflicts(options, fields, run.model, upcycled));
   }
   options.apply(fields);
-  choose_head(run.data.preferences.objective, folder, run.model);
+  choose_head(run.data, folder, run.model);
+  if (options.given("bert-binary-head")) {
+    // A head that the model has not is new.
+    run.model.encoder.next_sentence = run.data.masked.bert_binary_head;
+    run.model.encoder.pooler = run.model.encoder.pooler || run.data.masked.bert_binary_head;
+  }
   if (fixed) return;
   follow_sizes(
       *base, [&](std::string_view flag) { return options.given(flag); }, run.model);

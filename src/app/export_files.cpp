@@ -12,6 +12,7 @@
 #include "chat/turn_end.h"
 #include "infer/end_tokens.h"
 #include "models/families/hf_config.h"
+#include "train/label_data.h"
 #include "train/text_data.h"
 
 namespace bev {
@@ -112,6 +113,9 @@ Files export_files(const RunConfig& run, Dtype dtype) {
   const std::string &model = run.train.hf_model, &tokenizer = run.data.tokenizer;
   Files files = copied_files(model, run.data);
   files.push_back({kConfig, export_config(run.model, dtype, model)});
+  if (run.data.preferences.text_task()) {
+    set_label_names(files.back().content, run_label_names(run.data));
+  }
   bool speaks = !run.data.sft_data.empty() || !run.data.chat_template.empty();
   if (speaks && !tokenizer.empty()) {
     set_chat_template(files, tokenizer, run.data.chat_template, run.data.eod_id);

@@ -57,7 +57,7 @@ std::string models_json() {
                     {"reads", true},
                     {"writes", true},
                     {"trains", true},
-                    {"generates", true},
+                    {"generates", family_defaults(family.name).causal},
                     {"layouts", proven.layouts},
                     {"refuses", refused_keys(family.name)}});
   }
@@ -74,8 +74,10 @@ std::string models_help() {
         join(preset_names_of(family), " "));
   }
   return out +
-         "\nFor each, tests compare logits, loss, all gradients, ten steps of AdamW and generated "
-         "tokens with\nHugging Face transformers, the gradients also in these layouts, and write "
+         "\nFor each, tests compare logits, loss, all gradients, ten steps of AdamW and, of "
+         "decoders, "
+         "generated tokens with\nHugging Face transformers, the gradients also in these layouts, "
+         "and write "
          "the folder back bit for bit.\nSettings of a config.json that would change the "
          "computation and are not supported are refused by name;\n`help models --json` names "
          "those that tests try.\n";

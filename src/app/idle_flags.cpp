@@ -137,8 +137,20 @@ constexpr auto kParts = std::to_array<Part>({
      "conversations", "--sft-data or --objective", "chat-template", "", "sft-data"},
     {[](const RunConfig& run) { return !run.data.sft_data.empty(); }, "conversations", "--sft-data",
      "sft-too-long", "", "sft-data"},
+    {[](const RunConfig& run) {
+       return run.data.preferences.any() || run.data.preferences.text_task();
+     },
+     "preferences or labels", "--objective", "data valid-data", "", "objective"},
     {[](const RunConfig& run) { return run.data.preferences.any(); }, "preferences", "--objective",
-     "data valid-data ref-model max-prompt-length max-completion-length", "", "objective"},
+     "ref-model max-prompt-length max-completion-length", "", "objective"},
+    {[](const RunConfig& run) { return run.data.preferences.text_task().has_value(); },
+     "examples with labels", "--objective classification",
+     "text-column pair-column label-column label-names class-weights", "", "objective"},
+    {[](const RunConfig& run) { return run.data.preferences.masks(); }, "masked samples",
+     "--objective mlm",
+     "mask-prob short-seq-prob bert-binary-head masking-max-ngram "
+     "masking-full-word masking-permutation masking-longer-ngrams masking-geometric",
+     "", "objective"},
     {[](const RunConfig& run) {
        return run.data.preferences.distills() || run.data.preferences.rollouts;
      },

@@ -9,6 +9,7 @@
 #include "base/fields.h"
 #include "data/masked/masked_blend.h"
 #include "tokenizer/tokenizer.h"
+#include "train/masked_data.h"
 #include "train/token_files.h"
 
 namespace bev {
@@ -83,9 +84,8 @@ std::string samples_json(const MaskedSamplesQuery& query, double short_sequence_
   return out.dump() + "\n";
 }
 
-std::vector<std::string> problems_of(const MaskedSamplesOptions& masked, const DataConfig& data,
-                                     const Options& options) {
-  std::vector<std::string> problems = masked.masking.problems();
+std::vector<std::string> problems_of(const DataConfig& data, const Options& options) {
+  std::vector<std::string> problems = data.masked.masking.problems();
   if (data.tokenizer.empty()) {
     problems.emplace_back("--tokenizer: is missing; masking needs to know its tokens");
   }
@@ -98,22 +98,19 @@ std::vector<std::string> problems_of(const MaskedSamplesOptions& masked, const D
 }
 
 // Defaults of Megatron's T5 scripts.
-void use_t5_defaults(MaskedSamplesOptions& masked, const Options& options) {
+void use_t5_defaults(MaskedConfig& masked, const Options& options) {
   if (!options.given("masking-max-ngram")) masked.masking.max_ngram = 10;
   if (!options.given("masking-geometric")) masked.masking.geometric = !masked.masking.permutation;
 }
 
-std::shared_ptr<const MaskedVocabulary> open_vocabulary(const MaskedSamplesOptions& masked,
-                                                        const DataConfig& data) {
+// T5's sentinels, if the tokenizer has none.
+std::int64_t extra_ids(const MaskedSamplesOptions& masked, const DataConfig& data) {
   constexpr std::int64_t kT5Sentinels = 100;
+  if (masked.dataset != DatasetKind::kT5 || masked.vocab_extra_ids > 0) {
+    return masked.vocab_extra_ids;
+  }
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(data.tokenizer, data.tiktoken);
-  std::int64_t extra_ids = masked.vocab_extra_ids;
-  bool needs_sentinels = masked.dataset == DatasetKind::kT5 && extra_ids == 0;
-  if (needs_sentinels && !tokenizer->token_id("<extra_id_0>")) extra_ids = kT5Sentinels;
-  auto vocabulary = std::make_shared<MaskedVocabulary>(
-      read_masked_vocabulary(*tokenizer, data.tokenizer, extra_ids));
-  if (data.pad_id >= 0) vocabulary->pad = static_cast<std::int32_t>(data.pad_id);
-  return vocabulary;
+  return tokenizer->token_id("<extra_id_0>") ? 0 : kT5Sentinels;
 }
 
 }  // namespace
@@ -134,42 +131,24 @@ void MaskedSamplesOptions::fields(FieldList& list) {
       .min(0)
       .limit(2147483647.0)
       .defaults_to("seq-length");
-  list.add("mask-prob", masking.probability, "share of the tokens that is masked")
-      .above(0)
-      .below(1);
-  list.add("short-seq-prob", short_seq_prob, "share of samples that are cut shorter than others")
-      .min(0)
-      .max(1);
-  list.add("bert-binary-head", bert_binary_head, "samples are pairs, half of them swapped")
-      .negated_by("bert-no-binary-head");
-  list.add("masking-max-ngram", masking.max_ngram, "words that are masked together, at most")
-      .min(1)
-      .limit(1 << 16)
-      .defaults_to("3, for t5 10");
-  list.add("masking-full-word", masking.whole_words, "mask whole words, not pieces of them");
-  list.add("masking-permutation", masking.permutation,
-           "as many other tokens as are masked change places");
-  list.add("masking-longer-ngrams", masking.longer_ngrams,
-           "more words together are likelier than fewer");
-  list.add("masking-geometric", masking.geometric,
-           "draw how many words from a geometric distribution (SpanBERT); t5 does unless told "
-           "--no-masking-geometric");
 }
 
-std::string masked_samples_json(MaskedSamplesOptions masked, const MaskedSamplesQuery& query,
+std::string masked_samples_json(const MaskedSamplesOptions& masked, const MaskedSamplesQuery& query,
                                 Options& options) {
-  if (masked.dataset == DatasetKind::kT5) use_t5_defaults(masked, options);
-  options.add_problems(problems_of(masked, query.data, options));
+  DataConfig data = query.data;
+  if (masked.dataset == DatasetKind::kT5) use_t5_defaults(data.masked, options);
+  options.add_problems(problems_of(data, options));
   options.throw_problems();
-  std::shared_ptr<const MaskedVocabulary> vocabulary = open_vocabulary(masked, query.data);
-  std::int64_t seq_length = query.data.seq_length;
+  auto vocabulary = open_masked_vocabulary(data, extra_ids(masked, data));
+  const MaskedConfig& flags = data.masked;
+  std::int64_t seq_length = data.seq_length;
   if (masked.dataset == DatasetKind::kBert) {
-    BertConfig bert{seq_length, masked.bert_binary_head, masked.masking};
-    return samples_json<BertDataset>(query, masked.short_seq_prob, bert, vocabulary);
+    BertConfig bert{seq_length, flags.bert_binary_head, flags.masking};
+    return samples_json<BertDataset>(query, flags.short_seq_prob, bert, vocabulary);
   }
   std::int64_t decoder = masked.decoder_seq_length > 0 ? masked.decoder_seq_length : seq_length;
-  T5Config t5{seq_length, decoder, masked.masking};
-  return samples_json<T5Dataset>(query, masked.short_seq_prob, t5, vocabulary);
+  T5Config t5{seq_length, decoder, flags.masking};
+  return samples_json<T5Dataset>(query, flags.short_seq_prob, t5, vocabulary);
 }
 
 }  // namespace bev

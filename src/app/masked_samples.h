@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "data/gpt/gpt_blend.h"
-#include "data/masked/masked_tokens.h"
 #include "train/config.h"
 
 namespace bev {
@@ -20,9 +19,6 @@ struct MaskedSamplesOptions {
   DatasetKind dataset = DatasetKind::kGpt;
   std::int64_t vocab_extra_ids = 0;     // 0: those of the tokenizer; T5: Megatron's default of 100
   std::int64_t decoder_seq_length = 0;  // 0: the length of the encoder
-  double short_seq_prob = 0.1;
-  bool bert_binary_head = true;
-  MaskingConfig masking;
 
   void fields(FieldList& list);
 };
@@ -38,7 +34,7 @@ struct MaskedSamplesQuery {
 // Returns the samples as JSON with megatron-core's names. Where Megatron's defaults for BERT and T5
 // differ, each dataset uses its own unless the user sets a value. Throws all problems of `options`
 // and of the flags for masked samples.
-std::string masked_samples_json(MaskedSamplesOptions masked, const MaskedSamplesQuery& query,
+std::string masked_samples_json(const MaskedSamplesOptions& masked, const MaskedSamplesQuery& query,
                                 Options& options);
 
 }  // namespace bev

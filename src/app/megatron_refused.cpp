@@ -188,10 +188,11 @@ constexpr auto kNotBuilt = std::to_array<MegatronGroup>({
      "Mamba and hybrid models"},
     {"decoder-num-layers= decoder-seq-length= encoder-tensor-model-parallel-size= "
      "encoder-pipeline-model-parallel-size= pipeline-model-parallel-split-rank= "
-     "relative-attention-num-buckets= relative-attention-max-distance= mask-prob= "
-     "short-seq-prob= bert-no-binary-head vocab-extra-ids= mask-type= mask-factor= "
+     "relative-attention-num-buckets= relative-attention-max-distance= vocab-extra-ids= "
+     "mask-type= mask-factor= "
      "output-bert-embeddings bert-embedder-type=",
-     "models with an encoder (BERT, T5)", "`data samples --dataset bert` and t5 read their data"},
+     "models with a decoder behind an encoder (T5), and retrieval by BERT",
+     "`data samples --dataset t5` reads T5's data; `train --objective mlm` trains BERT"},
     {"bert-load= ict-head-size= ict-load= biencoder-projection-dim= "
      "biencoder-shared-query-context-model block-data-path= embedding-path= "
      "evidence-data-path= titles-data-path= indexer-batch-size= indexer-log-interval= "

@@ -11,9 +11,9 @@ Replay open_replay(RunConfig& run) {
   if (run.data.replay_flag().empty()) return replay;
   constexpr std::int64_t kAnyId = std::int64_t{1} << 31;
   try {
-    replay.data =
-        open_replay_data(run.data, {run.model.vocab_size > 0 ? run.model.vocab_size : kAnyId,
-                                    architecture_of(run.model).fields});
+    BatchFormat format = batch_format(run.model);
+    if (format.vocab_size == 0) format.vocab_size = kAnyId;
+    replay.data = open_replay_data(run.data, format);
   } catch (const Error& error) {
     replay.problem = error;
     return replay;

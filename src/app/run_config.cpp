@@ -226,7 +226,22 @@ void check_head_exchange(const RunConfig& run, const char* type, std::int64_t ra
                        " ranks, or p2p or allgather"));
 }
 
+// Heads that need all tokens of a sequence on one rank.
+void check_heads_of_sequences(const RunConfig& run, Problems& out) {
+  const EncoderConfig& encoder = run.model.encoder;
+  const bool mean =
+      encoder.labels == LabelKind::kSequence && encoder.label_pooling == LabelPooling::kMean;
+  if (run.parallel.context_parallel_size == 1) return;
+  if (mean || encoder.labels == LabelKind::kSpans) {
+    out.push_back(concat("--context-parallel-size: ", run.parallel.context_parallel_size, "; ",
+                         mean ? "the head for labels reads the mean over a sequence"
+                              : "spans are chosen among all tokens of a sequence",
+                         ", which no rank then has; give 1, or use other kinds of parallelism"));
+  }
+}
+
 void check_context_parallel(const RunConfig& run, Problems& out) {
+  check_heads_of_sequences(run, out);
   const ParallelConfig& parallel = run.parallel;
   std::int64_t cp = parallel.context_parallel_size, layers = run.model.num_layers;
   const std::vector<std::string>& types = parallel.cp_comm_type;
@@ -368,7 +383,7 @@ void check_preferences(const RunConfig& run, Problems& out) {
     out.push_back(concat("--objective: reward needs a head of one label, and the model has ",
                          run.model.num_labels, "; give --num-labels 1 or another model"));
   }
-  if (!rewards && run.model.num_labels > 0) {
+  if (!rewards && run.model.num_labels > 0 && !run.model.encoder.encoder) {
     out.push_back(concat("--num-labels: a model with a head of ", run.model.num_labels,
                          " labels predicts no tokens; give --objective reward, or 0"));
   }
@@ -379,6 +394,64 @@ void check_preferences(const RunConfig& run, Problems& out) {
   if (preferences.valid_data.empty() && run.train.eval_interval > 0) {
     out.push_back("--valid-data: is missing; give it or leave validation out");
   }
+}
+
+// The head of a model for a task.
+LabelKind head_of(TextTask task) {
+  return task == TextTask::kTags    ? LabelKind::kTokens
+         : task == TextTask::kSpans ? LabelKind::kSpans
+                                    : LabelKind::kSequence;
+}
+
+void check_labels(const RunConfig& run, Problems& out) {
+  const PreferenceConfig& flags = run.data.preferences;
+  const TextTask task = *flags.text_task();
+  const bool number = task == TextTask::kNumber;
+  if (!run.model.encoder.encoder || run.model.encoder.labels != head_of(task) ||
+      (number != (run.model.num_labels == 1) && task != TextTask::kTags)) {
+    out.push_back(concat("--objective: ", flags.objective,
+                         " needs an encoder with a head for it; give --hf-model or --preset of an "
+                         "encoder (bert, megatron-bert, roberta, modernbert)"));
+  }
+  if (run.data.tokenizer.empty() && run.train.hf_model.empty()) {
+    out.push_back("--tokenizer: is missing; texts need it, or --hf-model");
+  }
+  if (flags.valid_data.empty() && run.train.eval_interval > 0) {
+    out.push_back("--valid-data: is missing; give it or leave validation out");
+  }
+}
+
+// Encoders predict no next tokens.
+void check_encoder_data(const RunConfig& run, Problems& out) {
+  const bool masks = run.data.preferences.masks(), encoder = run.model.encoder.encoder;
+  const std::optional<TextTask> task = run.data.preferences.text_task();
+  if (task) check_labels(run, out);
+  if (encoder && !masks && !task && run.data.batches.empty() && !run.train.dry_run) {
+    const std::string& given = run.data.preferences.objective;
+    out.push_back(concat(
+        "--objective: ",
+        given.empty() ? "is missing; the model is an encoder" : given + " is not for encoders",
+        "; give mlm with --data-path, classification and its like with --data, or "
+        "--batches"));
+  }
+  if (!masks) return;
+  if (!encoder || !run.model.has_output_layer()) {
+    out.push_back(
+        "--objective: mlm needs an encoder with an output layer; give one by --preset or "
+        "--hf-model (bert, megatron-bert, roberta, modernbert)");
+  }
+  if (!run.data.has_token_files()) {
+    out.push_back(
+        "--data-path: is missing; --objective mlm reads token files of sentences, which "
+        "`bevatron preprocess --split-sentences` makes");
+  }
+  if (run.data.tokenizer.empty() && run.train.hf_model.empty()) {
+    out.push_back("--tokenizer: is missing; masking needs to know its tokens");
+  }
+  if (run.train.epochs > 0) {
+    out.push_back("--epochs: is not for --objective mlm; give --train-iters or --train-samples");
+  }
+  append(out, run.data.masked.masking.problems());
 }
 
 void check_conversations(const RunConfig& run, Problems& out) {
@@ -445,6 +518,7 @@ void check_data(const RunConfig& run, Problems& out) {
   check_token_files(run, out);
   check_conversations(run, out);
   check_preferences(run, out);
+  check_encoder_data(run, out);
   check_split(run.data.split_weights(), out);
 }
 
@@ -607,6 +681,9 @@ std::vector<std::string> RunConfig::resolve_schedule() {
 }
 
 std::vector<std::string> RunConfig::resolve() {
+  data.labels.token_types = model.encoder.token_types;
+  data.labels.double_separator = model.family == "roberta";
+  if (data.preferences.masks()) data.masked.bert_binary_head = model.encoder.next_sentence;
   Problems problems = resolve_schedule();
   check_layout(*this, micro_batch_counts(*this), problems);
   bool tests = !data.test_data_path.empty() || !data.per_split_data_args_path.empty();

@@ -51,12 +51,13 @@ void load_hf_weights(RankModel& model, const std::string& folder) {
   WeightFiles files(folder);
   const ModelConfig& config = model.options().model;
   WeightMap map(config);
-  // A model made of a language model has a new head, which keeps its initial values.
-  bool new_head = config.num_labels > 0 && read_hf_config(folder).num_labels == 0;
-  std::string_view absent = new_head ? kLabelHead : "";
+  // Heads that the model of the folder has not are new, and keep their initial values.
+  const std::vector<std::string> absent =
+      map.heads_not_in(WeightMap(read_hf_config(folder)), files);
   map.check(files, absent);
   for (const Param* param : model.store().params()) {
-    if (is_adapter(*param) || param->name == absent) continue;
+    const bool is_new = std::ranges::find(absent, param->name) != absent.end();
+    if (is_adapter(*param) || is_new) continue;
     if (param->format == ParamFormat::kNf4) {
       load_nf4(model, *param, map.find(param->name), files);
       continue;
@@ -197,6 +198,7 @@ namespace {
 void take_labels(const HfConfig& from, HfConfig& to) {
   to.set("architectures", from.texts("architectures"));
   for (const char* names : {"id2label", "label2id"}) to.set(names, *from.object(names));
+  if (from.has("problem_type")) to.set("problem_type", from.text("problem_type"));
   if (from.has("pad_token_id")) to.set("pad_token_id", from.integer("pad_token_id", -1));
 }
 }  // namespace
@@ -215,6 +217,26 @@ std::string export_config(const ModelConfig& model, Dtype dtype, const std::stri
   // The exported weights are not quantised.
   if (original.has("quantization_config")) original.set_null("quantization_config");
   return original.dump();
+}
+
+std::vector<std::string> read_label_names(const std::string& folder) {
+  const HfConfig config = read_config_json(folder);
+  const std::optional<HfConfig> names = config.object("id2label");
+  std::vector<std::string> out;
+  while (names && names->has(concat(out.size()))) out.push_back(names->text(concat(out.size())));
+  return out;
+}
+
+void set_label_names(std::string& config, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  HfConfig hf = HfConfig::parse(config), by_number, by_name;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    by_number.set(concat(i), names[i]);
+    by_name.set(names[i], static_cast<std::int64_t>(i));
+  }
+  hf.set("id2label", by_number);
+  hf.set("label2id", by_name);
+  config = hf.dump();
 }
 
 void export_hf(RankModel& model, const std::string& folder, const std::vector<ExportFile>& files) {

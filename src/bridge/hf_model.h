@@ -96,6 +96,11 @@ std::vector<ExportFile> companion_files(const std::string& folder);
 // the dtype of the stored weights.
 std::string export_config(const ModelConfig& model, Dtype dtype, const std::string& came_from);
 
+// The names of the labels in the config.json of a folder, by number; empty if it has none.
+std::vector<std::string> read_label_names(const std::string& folder);
+// Sets those of a config.json; nothing is changed if there are none.
+void set_label_names(std::string& config, const std::vector<std::string>& names);
+
 // Writes the model's weights in its dtype. Collective; rank 0 writes. Nothing partial is left on
 // failure.
 void export_hf(RankModel& model, const std::string& folder, const std::vector<ExportFile>& files);

@@ -206,7 +206,29 @@ bool WeightMap::ignores(std::string_view name) const {
   return layer >= layers_;
 }
 
-void WeightMap::check(const WeightFiles& files, std::string_view absent) const {
+std::vector<std::string> WeightMap::heads_not_in(const WeightMap& other,
+                                                 const WeightFiles& files) const {
+  constexpr std::string_view kHeads[] = {kLabelHead,     "classifier.", "pooler.",
+                                         "binary_head.", "lm_head.",    "output_layer.bias"};
+  std::set<std::string, std::less<>> names;
+  for (const ParamMapping& mapping : other.params_) {
+    for (const HfTensor& tensor : mapping.tensors) {
+      names.insert(tensor.name);
+      names.insert(tensor.other_names.begin(), tensor.other_names.end());
+    }
+  }
+  std::vector<std::string> missing;
+  for (const ParamMapping& mapping : params_) {
+    const HfTensor& tensor = mapping.tensors.front();
+    const bool head = std::ranges::any_of(
+        kHeads, [&](std::string_view begin) { return mapping.param.starts_with(begin); });
+    const bool there = names.contains(tensor.name) || !stored_name(tensor, files).empty();
+    if (head && !there) missing.push_back(mapping.param);
+  }
+  return missing;
+}
+
+void WeightMap::check(const WeightFiles& files, std::span<const std::string> absent) const {
   std::vector<std::string> problems;
   std::set<std::string, std::less<>> used;
   auto use = [&](const ParamMapping& mapping, const std::string& name, const Shape& shape) {
@@ -230,7 +252,7 @@ void WeightMap::check(const WeightFiles& files, std::string_view absent) const {
     }
     for (const HfTensor& tensor : mapping.tensors) {
       std::string name = stored_name(tensor, files);
-      if (name.empty() && mapping.param == absent) continue;
+      if (name.empty() && std::ranges::find(absent, mapping.param) != absent.end()) continue;
       if (name.empty()) {
         problems.push_back(concat(tensor.name, " is missing"));
       } else {

@@ -43,8 +43,10 @@ class WeightMap {
 
   // Throws Error(kInput) that lists tensors which are missing, of the wrong shape, not
   // floating-point or unknown to the model, and a stored head that differs from its tied embedding.
-  // Files need not have the parameter `absent`.
-  void check(const WeightFiles& files, std::string_view absent = "") const;
+  // Files need not have the parameters `absent`.
+  void check(const WeightFiles& files, std::span<const std::string> absent = {}) const;
+  // Heads that the model got and the files do not have, which `other` describes.
+  std::vector<std::string> heads_not_in(const WeightMap& other, const WeightFiles& files) const;
 
  private:
   std::vector<ParamMapping> params_;

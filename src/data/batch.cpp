@@ -19,6 +19,10 @@ std::vector<std::int32_t> positions_of(const TokenSample& sample) {
   return positions;
 }
 
+std::vector<std::int32_t> columns_of(const TokenSample& sample) {
+  return sample.columns.empty() ? positions_of(sample) : sample.columns;
+}
+
 TokenSample window_sample(std::span<const std::int32_t> tokens) {
   BEV_CHECK(tokens.size() >= 2, ErrorKind::kInput, "a sample needs at least 2 tokens, got ",
             tokens.size());

@@ -30,10 +30,13 @@ struct TokenSample {
   std::vector<std::int32_t> documents;       // lengths; attention is limited to a document
   std::vector<std::int32_t> positions = {};  // position ids; empty: index within the document
   std::vector<SampleField> fields = {};
+  std::vector<std::int32_t> columns = {};  // in a padded row; empty: the position ids
 };
 
 // Position id of every token.
 std::vector<std::int32_t> positions_of(const TokenSample& sample);
+// Column of every token in the row of a batch that it came from.
+std::vector<std::int32_t> columns_of(const TokenSample& sample);
 
 // Sample from a window of S + 1 tokens: each token predicts the next.
 TokenSample window_sample(std::span<const std::int32_t> tokens);

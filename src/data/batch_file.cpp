@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json_check.h"
+#include "data/encoder_batch.h"
 #include "data/token_file.h"
 
 namespace bev {
@@ -37,26 +38,37 @@ void check_fields(const JsonPlace& object, const BatchFormat& format) {
   }
 }
 
-// Column of the first 0 that has a 1 on both sides; the row's length if there is none.
-std::size_t hole_of(const TokenRow& mask) {
-  auto first = std::ranges::find(mask, 1);
-  auto hole = std::find(first, mask.end(), 0);
-  bool inside = std::find(hole, mask.end(), 1) != mask.end();
-  return static_cast<std::size_t>((inside ? hole : mask.end()) - mask.begin());
-}
+}  // namespace
 
-GlobalBatch masked_batch(const TokenRows& rows, const JsonPlace& place) {
+std::vector<TokenRow> read_mask(const JsonPlace& place, const std::vector<TokenRow>& input_ids,
+                                std::string& hole) {
+  // Column of the first 0 that has a 1 on both sides; the row's length if there is none.
+  auto hole_of = [](const TokenRow& mask) {
+    auto first = std::ranges::find(mask, 1);
+    auto zero = std::find(first, mask.end(), 0);
+    bool inside = std::find(zero, mask.end(), 1) != mask.end();
+    return static_cast<std::size_t>((inside ? zero : mask.end()) - mask.begin());
+  };
   std::vector<TokenRow> mask = place.rows({0, 2, 0});
-  check_same_shape(mask, rows.input_ids, place.where());
-  GlobalBatch batch;
+  check_same_shape(mask, input_ids, place.where());
   for (std::size_t row = 0; row < mask.size(); ++row) {
     bool any = std::ranges::find(mask[row], 1) != mask[row].end();
     BEV_CHECK(any, ErrorKind::kInput, place.where(), " row ", row,
               ": all tokens are masked; leave the row out");
-    std::size_t hole = hole_of(mask[row]);
-    if (batch.hole.empty() && hole < mask[row].size()) {
-      batch.hole = concat(place.where(), " row ", row, " column ", hole);
+    std::size_t column = hole_of(mask[row]);
+    if (hole.empty() && column < mask[row].size()) {
+      hole = concat(place.where(), " row ", row, " column ", column);
     }
+  }
+  return mask;
+}
+
+namespace {
+
+GlobalBatch masked_batch(const TokenRows& rows, const JsonPlace& place) {
+  GlobalBatch batch;
+  std::vector<TokenRow> mask = read_mask(place, rows.input_ids, batch.hole);
+  for (std::size_t row = 0; row < mask.size(); ++row) {
     batch.samples.push_back(masked_sample(rows.input_ids[row], rows.labels[row], mask[row]));
     batch.columns = std::max(batch.columns, std::ssize(mask[row]));
   }
@@ -67,6 +79,7 @@ GlobalBatch read_object(const JsonPlace& object, const BatchFormat& format) {
   BEV_CHECK(object.is_object(), ErrorKind::kInput, object.where(),
             ": expected an object of fields, got ", object.type_name());
   check_fields(object, format);
+  if (format.encoder.on) return read_encoder_batch(object, format);
   TokenRows rows = read_ids_and_labels(object, format.vocab_size);
   if (!object.has(kAttentionMask.name)) return batch_of(rows);
   return masked_batch(rows, object.member(kAttentionMask.name));

@@ -40,13 +40,9 @@ TokenSample next_token_sample(const TokenSample& from) {
   return sample;
 }
 
-// Numbers for every token of a micro-batch, from its final hidden states on the ranks of the last
-// stage.
-using TokenRows = FunctionRef<Tensor(Context& ctx, const MicroBatch& batch, const Var& final)>;
-
 class RowsSink : public OutputSink {
  public:
-  RowsSink(RankModel& model, const MicroBatch& batch, TokenRows compute)
+  RowsSink(RankModel& model, const MicroBatch& batch, RowsOfTokens compute)
       : model_(model), batch_(batch), compute_(compute) {}
 
   void on_outputs(std::int64_t, std::span<const Var> outputs) override {
@@ -59,19 +55,20 @@ class RowsSink : public OutputSink {
  private:
   RankModel& model_;
   const MicroBatch& batch_;
-  TokenRows compute_;
+  RowsOfTokens compute_;
 };
 
-// The rows of all tokens, sample after sample, on world rank 0. Collective.
-std::vector<double> all_rows(RankModel& model, std::span<const TokenSample> samples,
-                             std::int64_t micro_batch_size, TokenRows compute) {
+}  // namespace
+
+void for_token_rows(RankModel& model, std::span<const TokenSample> samples,
+                    std::int64_t micro_batch_size, RowsOfTokens compute,
+                    FunctionRef<void(std::span<const double> rows)> receive) {
   const MeshShape& mesh = model.mesh().shape();
   Group& world = model.mesh().world().host();
   const PipelineShape& pipeline = model.pipeline().shape;
   const std::int64_t head_rank = pipeline.place_of(pipeline.stages() - 1).rank;
   std::vector<MicroBatch> batches =
       rank_micro_batches(model.ctx(), samples, micro_batch_size, mtp_spec(model.options().model));
-  std::vector<double> all;
   for (std::size_t m = 0; m < batches.size(); ++m) {
     RowsSink sink(model, batches[m], compute);
     model.forward_outputs(std::span(batches).subspan(m, 1), sink);
@@ -87,9 +84,20 @@ std::vector<double> all_rows(RankModel& model, std::span<const TokenSample> samp
         numbers.receive(world, source);
         numbers.pass_list(part);
       }
-      all.insert(all.end(), part.begin(), part.end());
+      receive(part);
     }
   }
+}
+
+namespace {
+
+// The rows of all tokens, sample after sample, on world rank 0. Collective.
+std::vector<double> all_rows(RankModel& model, std::span<const TokenSample> samples,
+                             std::int64_t micro_batch_size, RowsOfTokens compute) {
+  std::vector<double> all;
+  for_token_rows(model, samples, micro_batch_size, compute, [&](std::span<const double> part) {
+    all.insert(all.end(), part.begin(), part.end());
+  });
   return all;
 }
 

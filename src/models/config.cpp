@@ -116,7 +116,9 @@ void attention_fields(ModelConfig& model, FieldList& list) {
            "scores become cap * tanh(score / cap); 0: off")
       .min(0);
   list.add("window-size", model.window_size,
-           "sliding window: earlier keys a token sees besides its own; a or Megatron's a,0; 0: all")
+           "sliding window: earlier keys a token sees besides its own, with --no-causal as many "
+           "later ones "
+           "too; a or Megatron's a,0; 0: all")
       .min(0)
       .limit(kMaxSize)
       .reads(read_window);
@@ -194,9 +196,10 @@ void block_fields(ModelConfig& model, FieldList& list) {
            {{"pre", NormPlacement::kPre},
             {"post", NormPlacement::kPost},
             {"pre_and_post", NormPlacement::kPreAndPost},
-            {"shared", NormPlacement::kShared}},
-           "norms of a layer: before attention and MLP, after each, both, or one before the two of "
-           "a --parallel-residual block");
+            {"shared", NormPlacement::kShared},
+            {"residual", NormPlacement::kResidual}},
+           "norms of a layer: before attention and MLP, after each, both, one before the two of "
+           "a --parallel-residual block, or after each residual sum");
   list.shorthand("post-norms", {{"norm-placement", "pre_and_post"}},
                  "norms after attention and MLP as well");
   list.add("parallel-residual", model.parallel_residual, "attention and MLP read the same input");
@@ -368,6 +371,7 @@ void ModelConfig::fields(FieldList& list) {
   block_fields(*this, list);
   end_fields(*this, list);
   mup_fields(mup, list);
+  encoder.fields(list);
   rope_scaling.fields(list);
   moe.fields(list);
   moe_training.fields(list);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "models/encoder_config.h"
 #include "models/lora_config.h"
 #include "models/moe_config.h"
 #include "nn/qk_norm.h"
@@ -24,9 +25,9 @@ inline constexpr std::int64_t kHeadLimit = 65535;
 
 enum class PositionKind : std::uint8_t { kLearned, kRope, kNone };
 enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm, kLayerNormWithoutBias };
-// Norms of a layer: before attention and MLP; after each (OLMo 2); both (Gemma 2); or one norm that
-// attention and MLP of a parallel block share (Phi).
-enum class NormPlacement : std::uint8_t { kPre, kPost, kPreAndPost, kShared };
+// Norms of a layer: before attention and MLP; after each (OLMo 2); both (Gemma 2); one norm that
+// attention and MLP of a parallel block share (Phi); or after each residual sum (BERT).
+enum class NormPlacement : std::uint8_t { kPre, kPost, kPreAndPost, kShared, kResidual };
 enum class RopeScalingKind : std::uint8_t {
   kDefault,
   kLinear,
@@ -118,7 +119,8 @@ struct ModelConfig {
   double softmax_scale = 0.0;           // 0: 1/sqrt(head size)
   bool scale_by_inverse_layer = false;  // gpt2: also divided by the layer index + 1
   double attn_logit_softcapping = 0.0;  // 0: none
-  // Sliding window: earlier keys a query sees, not counting its own; 0: all.
+  // Sliding window: earlier keys a query sees, not counting its own, and as many later ones if the
+  // model is not causal; 0: all.
   std::int64_t window_size = 0;
   // Per layer 1: windowed, 0: full, 2: windows do not slide, but are chunks of window_size + 1
   // tokens; or one N: every N-th layer is full; empty: all are windowed.
@@ -166,6 +168,7 @@ struct ModelConfig {
   // reward model); 0: none. A sequence's scores are those of its last token that is not pad_token.
   std::int64_t num_labels = 0;
   std::int64_t pad_token = -1;  // -1: none
+  EncoderConfig encoder;
 
   MoeConfig moe;
 
@@ -214,6 +217,11 @@ struct ModelConfig {
   bool has_qkv_bias() const { return (add_bias_linear && !multi_latent_attention) || add_qkv_bias; }
   bool has_proj_bias() const { return add_bias_linear || add_proj_bias; }
   bool has_mlp_bias() const { return add_bias_linear || add_mlp_bias; }
+  // Layers that end with a norm need none after the last.
+  bool has_final_norm() const { return norm_placement != NormPlacement::kResidual; }
+  bool has_output_layer() const {
+    return encoder.encoder ? encoder.language_head : num_labels == 0;
+  }
 
   // All inconsistencies within the configuration, each with the values and the fix.
   std::vector<std::string> problems() const;

@@ -109,10 +109,6 @@ void check_windows(const ModelConfig& model, std::vector<std::string>& out) {
   if (std::ranges::find(layers, 2) != layers.end() && !model.causal) {
     out.push_back("--window-attn-skip-freq: 2 (chunks) is for causal models; drop --no-causal");
   }
-  if (model.window_size > 0 && !model.causal) {
-    out.push_back(concat("--window-size: ", model.window_size,
-                         " only limits the left side; drop it or --no-causal"));
-  }
   if (count == 0) return;
   bool frequency = count == 1 && model.num_layers != 1;
   if (frequency ? layers[0] < 1 : std::ranges::any_of(layers, [](auto one) { return one > 2; })) {
@@ -175,14 +171,39 @@ void check_norms(const ModelConfig& model, std::vector<std::string>& out) {
   if (model.norm_placement == NormPlacement::kShared && !model.parallel_residual) {
     out.push_back("--norm-placement: shared is for --parallel-residual; give it too");
   }
-  if (model.norm_placement == NormPlacement::kPost && model.parallel_residual) {
-    out.push_back("--norm-placement: post is not for --parallel-residual; leave one away");
+  const bool after = model.norm_placement == NormPlacement::kPost ||
+                     model.norm_placement == NormPlacement::kResidual;
+  if (after && model.parallel_residual) {
+    out.push_back(
+        "--norm-placement: post and residual are not for --parallel-residual; leave one away");
   }
   if (model.qk_norm_kind == QkNorm::kHead) return;
   if (!model.qk_layernorm || model.multi_latent_attention) {
     out.push_back(
         "--qk-norm-type: needs --qk-layernorm and attention without latents; give it, or leave "
         "this away");
+  }
+}
+
+void check_encoder(const ModelConfig& model, std::vector<std::string>& out) {
+  for (std::string& problem : model.encoder.problems()) out.push_back(std::move(problem));
+  if (!model.encoder.encoder) return;
+  if (model.causal) out.push_back("--encoder: sees both sides; give --no-causal too");
+  if (model.mtp_num_layers > 0) {
+    out.push_back("--mtp-num-layers: predicts next tokens, and encoders do not; leave one away");
+  }
+  if (model.has_output_layer() && model.num_labels > 0) {
+    out.push_back(concat("--num-labels: ", model.num_labels,
+                         " outputs take the place of the output layer; give --no-language-head and "
+                         "--label-kind"));
+  }
+  if (model.lora.used() && model.encoder.labels != LabelKind::kNone) {
+    out.push_back(
+        "--lora-rank: the head for labels would not train with the adapter; leave one away");
+  }
+  if ((model.encoder.labels != LabelKind::kNone) != (model.num_labels > 0)) {
+    out.push_back(concat("--label-kind: needs --num-labels, which is ", model.num_labels,
+                         "; give both or none"));
   }
 }
 
@@ -212,10 +233,10 @@ std::vector<std::string> ModelConfig::problems() const {
         "--mtp-num-layers: predicts tokens, which a model with --num-labels cannot; "
         "leave one away");
   }
-  if (add_head_bias && (num_labels > 0 || mtp_num_layers > 0)) {
+  if (add_head_bias && (!has_output_layer() || mtp_num_layers > 0)) {
     out.push_back(
-        "--add-head-bias: is of an output layer alone; leave it away with --num-labels "
-        "and --mtp-num-layers");
+        "--add-head-bias: is of an output layer alone; leave it away with --num-labels, "
+        "--no-language-head and --mtp-num-layers");
   }
   if (mtp_num_layers > 0 && (position_embedding_type == PositionKind::kLearned || !causal)) {
     out.push_back(
@@ -234,6 +255,7 @@ std::vector<std::string> ModelConfig::problems() const {
   check_gate(*this, out);
   check_norms(*this, out);
   check_indexer(*this, out);
+  check_encoder(*this, out);
   if (num_layers > 0) {
     check_windows(*this, out);
     if (num_attention_heads > 0) check_positions(*this, out);

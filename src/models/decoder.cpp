@@ -20,6 +20,7 @@ LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number) {
   spec.feed_forward =
       config.has_experts(number) ? FeedForwardKind::kExperts : FeedForwardKind::kDense;
   spec.norms = config.norm_placement;
+  spec.input_norm = config.encoder.first_norm || number > 0;
   spec.parallel_residual = config.parallel_residual;
   spec.residual_multiplier = config.residual_multiplier;
   bool windowed = config.windowed(number);
@@ -52,36 +53,55 @@ std::string_view name_of(FeedForwardKind kind) {
 }
 
 namespace {
-constexpr FieldId kFields[] = {kInputIds, kLabels, kAttentionMask};
+std::vector<FieldId> label_fields(LabelKind kind) {
+  switch (kind) {
+    case LabelKind::kNone:
+      return {};
+    case LabelKind::kTokens:
+      return {kLabels};
+    case LabelKind::kSpans:
+      return {kStartPositions, kEndPositions};
+    case LabelKind::kSequence:
+      break;
+  }
+  return {kClassLabels};
 }
+
+std::vector<FieldId> decoder_fields(const ModelConfig& config) {
+  const EncoderConfig& encoder = config.encoder;
+  if (!encoder.encoder) return {kInputIds, kLabels, kAttentionMask};
+  std::vector<FieldId> fields = {kInputIds, kAttentionMask};
+  if (encoder.token_types > 0) fields.push_back(kTokenTypeIds);
+  if (encoder.language_head) fields.push_back(kLabels);
+  if (encoder.next_sentence) fields.push_back(kNextSentenceLabel);
+  for (FieldId field : label_fields(encoder.labels)) fields.push_back(field);
+  return fields;
+}
+
+bool has_tied_head(const ModelConfig& config, const StageRange& range) {
+  return range.last && config.has_output_layer() && !config.untie_embeddings_and_output_weights;
+}
+}  // namespace
 
 constinit const Architecture kDecoderArchitecture = {
     .name = "decoder",
     .layers = decoder_layers,
     .uses_embedding =
         [](const ModelConfig& config, const StageRange& range) {
-          bool tied_head =
-              range.last && !config.untie_embeddings_and_output_weights && config.num_labels == 0;
-          return range.first || tied_head || range.depths(config).size() > 0;
+          return range.first || has_tied_head(config, range) || range.depths(config).size() > 0;
         },
     .make_stage = [](const ModelConfig& config, const StageRange& range,
                      const BuildOptions& options, Param* embedding) -> std::unique_ptr<ModelStage> {
       return std::make_unique<Decoder>(config, range, options, embedding);
     },
-    .fields = kFields};
+    .fields = decoder_fields};
 
 Decoder::Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
                  Param* embedding)
     : ModelStage(config, range),
       options_(options),
       word_embeddings_(config, range, options, embedding) {
-  if (range.first) {
-    word_embeddings_.add_uses(1);
-    if (config.position_embedding_type == PositionKind::kLearned) {
-      position_embeddings_ = embedding_param("embedding.position_embeddings.weight",
-                                             config.max_position_embeddings, config, false);
-    }
-  }
+  if (range.first) add_tables();
   if (config.position_embedding_type == PositionKind::kRope && !rope_depends_on_length(config)) {
     rope_ = rope_frequencies(config, false, 0);
     if (config.rotary_base_local > 0) rope_local_ = rope_frequencies(config, true, 0);
@@ -93,7 +113,7 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
                                                      concat("decoder.layers.", number)));
   }
   const Range depths = range.depths(config);
-  if (range.first_depth == 0 && (range.last || depths.size() > 0)) {
+  if (config.has_final_norm() && range.first_depth == 0 && (range.last || depths.size() > 0)) {
     final_norm_ = make_norm("decoder.final_layernorm", config.hidden_size, norm_options(config));
   }
   for (std::int64_t depth = depths.begin; depth < depths.end; ++depth) {
@@ -103,15 +123,38 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
   if (range.last) add_head();
 }
 
+void Decoder::add_tables() {
+  word_embeddings_.add_uses(1);
+  const EncoderConfig& encoder = config().encoder;
+  if (config().position_embedding_type == PositionKind::kLearned) {
+    position_embeddings_ = embedding_param(
+        "embedding.position_embeddings.weight",
+        config().max_position_embeddings + encoder.position_offset, config(), false);
+  }
+  if (encoder.token_types > 0) {
+    token_types_ = embedding_param("embedding.token_type_embeddings.weight", encoder.token_types,
+                                   config(), false);
+  }
+  if (encoder.embedding_norm) {
+    embedding_norm_ =
+        make_norm("embedding.layernorm", config().hidden_size, norm_options(config()));
+  }
+}
+
 void Decoder::add_head() {
-  if (config().num_labels > 0) {
+  if (config().encoder.encoder) {
+    encoder_heads_.emplace(config());
+  } else if (config().num_labels > 0) {
     label_head_ = whole_linear({.name = "score",
                                 .out = config().num_labels,
                                 .in = config().hidden_size,
                                 .std = config().init_method_std})
                       .weight;
-    return;
   }
+  if (config().has_output_layer()) add_output_layer();
+}
+
+void Decoder::add_output_layer() {
   if (config().add_head_bias) {
     output_bias_.emplace();
     output_bias_->name = "output_layer.bias";
@@ -135,9 +178,12 @@ void Decoder::add_head() {
 std::vector<Param*> Decoder::params() {
   std::vector<Param*> list;
   word_embeddings_.params(list);
+  if (token_types_) list.push_back(&*token_types_);
   if (position_embeddings_) list.push_back(&*position_embeddings_);
+  if (embedding_norm_) embedding_norm_->params(list);
   for (auto& layer : layers_) layer->params(list);
   if (final_norm_) final_norm_->params(list);
+  if (encoder_heads_) encoder_heads_->params(list);
   if (output_weight_) list.push_back(&*output_weight_);
   if (output_bias_) list.push_back(&*output_bias_);
   if (label_head_) list.push_back(&*label_head_);
@@ -205,9 +251,16 @@ Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
             batch.layout.max_length, " tokens is longer than the ", most, " ",
             config().longest_sequence_reason());
   Var x = word_embeddings_.look_up(ctx, batch.tokens);
-  if (position_embeddings_) {
-    x = add_positions(ctx, x, batch.layout, *position_embeddings_);
+  if (token_types_) {
+    const BatchField* types = batch.find(kTokenTypeIds);
+    x = add_token_types(ctx, x, batch.layout, types != nullptr ? types->tensor : Tensor(),
+                        *token_types_);
   }
+  if (position_embeddings_) {
+    x = add_positions(ctx, x, batch.layout, *position_embeddings_,
+                      config().encoder.position_offset);
+  }
+  if (embedding_norm_) x = norm(ctx, x, embedding_norm_->spec(false));
   return dropout(ctx, x, config().hidden_dropout, batch.layout, RandomUse::kEmbeddingDropout);
 }
 
@@ -299,7 +352,14 @@ Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& in, const 
   return x;
 }
 
+Var Decoder::predictions(Context& ctx, const Var& final) const {
+  return encoder_heads_ ? encoder_heads_->transformed(ctx, final) : final;
+}
+
 HeadSpec Decoder::head() const {
+  BEV_CHECK(head_weight_ != nullptr || !encoder_heads_, ErrorKind::kConfig,
+            "the model is an encoder without an output layer, so it cannot predict tokens; read a "
+            "folder with a masked language model (\"architectures\": [\"..ForMaskedLM\"])");
   BEV_CHECK(head_weight_ != nullptr, ErrorKind::kConfig,
             "--num-labels: the model scores sequences (", config().num_labels,
             " labels) and has no output layer, so it cannot predict tokens; ",

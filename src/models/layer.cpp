@@ -83,6 +83,7 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std
                            const BuildOptions& options, const std::string& name)
     : number_(number),
       parallel_residual_(spec.parallel_residual),
+      norms_residual_(spec.norms == NormPlacement::kResidual),
       residual_multiplier_(spec.residual_multiplier),
       hidden_dropout_(config.hidden_dropout),
       recompute_(options.recompute),
@@ -92,8 +93,8 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std
     to = make_norm(name + part, config.hidden_size, norm_options(config));
   };
   bool feeds = spec.feed_forward != FeedForwardKind::kNone;
-  const bool post = spec.norms == NormPlacement::kPost;
-  if (!post) add_norm(input_norm_, ".input_layernorm");
+  const bool post = spec.norms == NormPlacement::kPost || norms_residual_;
+  if (!post && spec.input_norm) add_norm(input_norm_, ".input_layernorm");
   if (feeds && !post && spec.norms != NormPlacement::kShared) {
     add_norm(mlp_norm_, ".pre_mlp_layernorm");
   }
@@ -193,7 +194,9 @@ void DecoderLayer::params(std::vector<Param*>& list) {
 Var DecoderLayer::mix(Context& ctx, const Var& normalised, const LayerInput& input) const {
   ScopedValue<const SequenceLayout*> random_numbers(ctx.layout, input.layout);
   Var out = mixer_->forward(ctx, normalised, input);
-  if (post_attention_norm_) out = norm(ctx, out, post_attention_norm_->spec(false));
+  if (post_attention_norm_ && !norms_residual_) {
+    out = norm(ctx, out, post_attention_norm_->spec(false));
+  }
   if (residual_multiplier_ != 1) out = scaled(ctx, out, residual_multiplier_);
   return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kProjDropout);
 }
@@ -208,13 +211,22 @@ Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerI
     mark_kept(ctx, moe_ ? OffloadPart::kExpertFc1 : OffloadPart::kMlpFc1, normalised);
   }
   Var out = again ? recompute(ctx, "recompute mlp", normalised, run) : run(ctx, normalised);
-  if (post_mlp_norm_) out = norm(ctx, out, post_mlp_norm_->spec(false));
+  if (post_mlp_norm_ && !norms_residual_) out = norm(ctx, out, post_mlp_norm_->spec(false));
   if (residual_multiplier_ != 1) out = scaled(ctx, out, residual_multiplier_);
   return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kMlpDropout);
 }
 
+Var DecoderLayer::forward_normed_sums(Context& ctx, const Var& x, const LayerInput& input) const {
+  auto sum_norm = [&](const Var& out, const Var& residual, const Norm& norm) {
+    return add_norm(ctx, out, residual, norm.spec(false)).normalised;
+  };
+  Var y = sum_norm(mix(ctx, x, input), x, *post_attention_norm_);
+  return post_mlp_norm_ ? sum_norm(feed_forward(ctx, y, input), y, *post_mlp_norm_) : y;
+}
+
 Var DecoderLayer::forward(Context& ctx, const Var& x, const LayerInput& input) const {
   ctx.layer = number_;
+  if (norms_residual_) return forward_normed_sums(ctx, x, input);
   const bool feeds = mlp_ || moe_;
   Var normalised = input_norm_ ? norm(ctx, x, input_norm_->spec(recompute_.norms)) : x;
   if (parallel_residual_ && feeds) {

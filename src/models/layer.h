@@ -36,9 +36,12 @@ class DecoderLayer {
   void set_recipe(const Fp8Recipe& recipe, bool adapted);
   Var mix(Context& ctx, const Var& normalised, const LayerInput& input) const;
   Var feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const;
+  // The layer with a norm after each residual sum.
+  Var forward_normed_sums(Context& ctx, const Var& x, const LayerInput& input) const;
 
   std::int64_t number_;
   bool parallel_residual_;
+  bool norms_residual_;  // post_attention_norm_ and post_mlp_norm_ are of the residual sums
   double residual_multiplier_;
   double hidden_dropout_;
   RecomputePolicy recompute_;

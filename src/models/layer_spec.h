@@ -44,6 +44,7 @@ struct LayerSpec {
   const MixerType* mixer = &kAttentionMixer;
   FeedForwardKind feed_forward = FeedForwardKind::kDense;
   NormPlacement norms = NormPlacement::kPre;
+  bool input_norm = true;          // false: no norm before the mixer, where `norms` has one
   bool parallel_residual = false;  // mixer and feed-forward read the same input
   double residual_multiplier = 1;  // of the outputs of mixer and feed-forward
   AttentionRule attention;

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "data/batch.h"
+#include "data/batch_file.h"
 #include "models/lora.h"
 #include "nn/adapter.h"
 #include "ops/collective.h"
@@ -52,7 +52,8 @@ Var ModelStage::decode(Context&, const MicroBatch&, const Var&, const DecodeStep
 Var ModelStage::final_states(Context&, const Var&) const { refuse_generation(config_); }
 
 Tensor stage_logits(Context& ctx, const ModelStage& stage, const Var& final, std::int64_t tokens) {
-  return lm_head_logits(ctx, enter_tensor_parallel(ctx, final, tokens), stage.head());
+  Var inputs = stage.predictions(ctx, final);
+  return lm_head_logits(ctx, enter_tensor_parallel(ctx, inputs, tokens), stage.head());
 }
 
 const Architecture& architecture_of(const ModelConfig& config) {
@@ -61,6 +62,17 @@ const Architecture& architecture_of(const ModelConfig& config) {
 
 std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   return architecture_of(config).layers(config);
+}
+
+BatchFormat batch_format(const ModelConfig& config) {
+  BatchFormat format{config.vocab_size};
+  const Architecture& architecture = architecture_of(config);
+  if (architecture.fields != nullptr) format.fields = architecture.fields(config);
+  const EncoderConfig& encoder = config.encoder;
+  if (!encoder.encoder) return format;
+  // Positions that begin behind the padding token's number leave padding out.
+  format.encoder = {true, encoder.token_types, config.num_labels, encoder.position_offset - 1};
+  return format;
 }
 
 namespace {

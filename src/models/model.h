@@ -17,7 +17,9 @@
 
 namespace bev {
 
+struct BatchFormat;
 struct GlobalBatch;
+class EncoderHeads;
 
 // Layers [first_layer, end_layer), possibly none; the first and last stage also hold embedding and
 // head.
@@ -86,8 +88,12 @@ class ModelStage {
   virtual void forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
                        std::vector<Var>& out) const = 0;
 
-  // Last stage: the output layer for its final hidden states.
+  // Last stage: the output layer for what predictions() makes of its final hidden states.
   virtual HeadSpec head() const = 0;
+  // Last stage: what the output layer reads, [T, H] placed like the final hidden states.
+  virtual Var predictions(Context&, const Var& final) const { return final; }
+  // Last stage: the heads of an encoder besides the output layer; null: none.
+  virtual const EncoderHeads* encoder_heads() const { return nullptr; }
   // Last stage: the head [labels, H] for sequence classification, which models have in place of an
   // output layer; null: none.
   virtual const Param* label_head() const { return nullptr; }
@@ -122,13 +128,15 @@ struct Architecture {
   // `embedding`: word embeddings held by an earlier stage of this rank, or null.
   std::unique_ptr<ModelStage> (*make_stage)(const ModelConfig& config, const StageRange& range,
                                             const BuildOptions& options, Param* embedding);
-  // Batch fields that it reads, among those known to data/batch_file.h.
-  std::span<const FieldId> fields{};
+  // Batch fields that its models read, among those known to data/batch_file.h.
+  std::vector<FieldId> (*fields)(const ModelConfig& config) = nullptr;
 };
 extern const Architecture kDecoderArchitecture;
 
 const Architecture& architecture_of(const ModelConfig& config);
 std::vector<LayerSpec> layer_specs(const ModelConfig& config);
+// What batch files of the model hold (data/batch_file.h).
+BatchFormat batch_format(const ModelConfig& config);
 std::unique_ptr<ModelStage> make_stage(const ModelConfig& config, const StageRange& range,
                                        const BuildOptions& options, Param* embedding = nullptr);
 // All parameters of the model as a single rank would have them, without memory.

@@ -16,7 +16,12 @@ struct EmbeddingSpec {
 Var embedding(Context& ctx, const Tensor& tokens, const Param& table, const EmbeddingSpec& spec,
               const Placement& placement);
 
-// x += table[position] on every row, in place.
-Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, const Param& table);
+// x += table[offset + position] on every row, in place.
+Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, const Param& table,
+                  std::int64_t offset = 0);
+
+// x += table[type] on every row, in place. types [T] i32; empty: 0 everywhere.
+Var add_token_types(Context& ctx, const Var& x, const SequenceLayout& layout, const Tensor& types,
+                    const Param& table);
 
 }  // namespace bev

@@ -72,7 +72,7 @@ template <class Visit>
 void for_tensors(const SequenceLayout& from, SequenceLayout& to, const Visit& visit) {
   for (Tensor SequenceLayout::*tensor :
        {&SequenceLayout::positions, &SequenceLayout::samples, &SequenceLayout::sample_positions,
-        &SequenceLayout::batch_samples}) {
+        &SequenceLayout::batch_samples, &SequenceLayout::first_rows}) {
     visit(from.*tensor, to.*tensor);
   }
   for (ContextRows SequenceLayout::*rows :

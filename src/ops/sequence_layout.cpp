@@ -30,6 +30,14 @@ Tensor sample_positions_of(Context& ctx, const TokenSet& set) {
       ctx, set, [](const DocumentPiece& piece, std::int32_t i) { return piece.sample_begin + i; });
 }
 
+Tensor first_rows_of(Context& ctx, const TokenSet& set, std::size_t samples) {
+  std::vector<std::int32_t> rows(samples, -1);
+  for (const DocumentPiece& piece : set.pieces()) {
+    if (piece.sample_begin == 0) rows[static_cast<std::size_t>(piece.sample)] = piece.row;
+  }
+  return ctx.upload<std::int32_t>(rows, "batch");
+}
+
 ContextRows context_rows(Context& ctx, std::span<const SampleShape> samples,
                          std::int64_t first_sample, std::int64_t inner) {
   std::int64_t cp = ctx.mesh.shape().cp;
@@ -78,6 +86,7 @@ SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> s
   layout.sample_positions = sample_positions_of(ctx, mine);
   layout.batch_samples = sample_indices(ctx, mine, 0);
   layout.sample_count = static_cast<std::int64_t>(samples.size());
+  layout.first_rows = first_rows_of(ctx, mine, samples.size());
   if (cp > 1) {
     layout.ring = context_rows(ctx, samples, first_sample, 1);
     layout.heads = context_rows(ctx, samples, first_sample, cp);

@@ -37,6 +37,7 @@ struct SequenceLayout {
   Tensor samples;           // [T] i32, index of the sample in the global batch (Philox counter)
   Tensor sample_positions;  // [T] i32, within the sample (Philox counter)
   Tensor batch_samples;     // [T] i32, index of the sample in the micro-batch
+  Tensor first_rows;        // [samples] i32, row of the first token; -1: on another rank
   std::int64_t sample_count = 0;
 
   // T of each rank that shares experts with this rank.

@@ -12,6 +12,7 @@
 #include "base/trace.h"
 #include "kernels/device.h"
 #include "kernels/optim.h"
+#include "parallel/encoder_objective.h"
 #include "parallel/pipeline/schedule_player.h"
 
 namespace bev {
@@ -29,7 +30,11 @@ Engine::~Engine() = default;
 
 void Engine::build(const TrainOptions& train) {
   train_ = train;
-  if (train.objective == nullptr) own_objective_ = std::make_unique<NextToken>(options().model);
+  if (train.objective == nullptr) own_objective_ = default_objective(options().model);
+  if (train.objective == nullptr && options().model.encoder.next_sentence) {
+    own_preparation_ = std::make_unique<PairWeights>(ctx(), options().model);
+    preparation_ = own_preparation_.get();
+  }
   objective_ = train.objective != nullptr ? train.objective : own_objective_.get();
   seed_ = options().seed;
   metrics_ = std::make_unique<StepMetrics>(ctx(), options().model, *objective_, train,

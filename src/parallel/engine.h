@@ -22,7 +22,7 @@ namespace bev {
 
 struct TrainOptions : MetricOptions {
   bool optimizer = true;  // false: computes gradients without updates
-  // The training objective; null: NextToken. Must outlive the engine.
+  // The training objective; null: that of the model (encoder_objective.h). Must outlive the engine.
   const Objective* objective = nullptr;
   // The pipeline schedules; null: those of `parallel`. Must outlive the engine.
   const ScheduleMaker* schedules = nullptr;
@@ -44,7 +44,8 @@ class Engine {
   const Objective& objective() const { return *objective_; }
   Optimizer* optimizer() { return optimizer_.get(); }
 
-  // Prepares every batch before its step; null: none. Must outlive its use.
+  // Prepares every batch before its step, in place of what the default objective needs; null: none.
+  // Must outlive its use.
   void set_preparation(BatchPreparation* preparation) { preparation_ = preparation; }
   // To be called for the micro-batches of each step or evaluation. Collective.
   void prepare(std::span<MicroBatch> batches) {
@@ -172,6 +173,7 @@ class Engine {
   bool fixed_exchange_ = false;  // fixed-size all-to-all for MoE tokens in training steps
   std::int64_t updates_ = 0;
   StateReader* reader_ = nullptr;
+  std::unique_ptr<BatchPreparation> own_preparation_;
   BatchPreparation* preparation_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
   std::map<std::size_t, Schedule> schedules_;  // by number of micro-batches

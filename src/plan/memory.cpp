@@ -11,10 +11,12 @@
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
 #include "kernels/quantize.h"
+#include "models/encoder_samples.h"
 #include "ops/collective.h"
 #include "ops/label_scores.h"
 #include "ops/objective.h"
 #include "ops/token_log_probs.h"
+#include "parallel/encoder_objective.h"
 #include "parallel/engine.h"
 #include "parallel/pipeline/schedule_player.h"
 #include "plan/phantom.h"
@@ -170,10 +172,12 @@ std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
                      std::vector<float>(rows),
                      {static_cast<std::int32_t>(query.seq_length)}};
   std::vector<TokenSample> samples(static_cast<std::size_t>(query.micro_batch_size), sample);
+  add_encoder_fields(query.model, samples);
   std::vector<MicroBatch> batches;
   for (std::int64_t i = 0; i < count; ++i) {
     batches.push_back(make_micro_batch(ctx, samples, 0, mtp_spec(query.model)));
   }
+  if (query.model.encoder.next_sentence) PairWeights(ctx, query.model).prepare(batches);
   return batches;
 }
 
@@ -289,12 +293,14 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, model_options(query));
-  NextToken next_token(query.model);
+  const std::unique_ptr<Objective> own = default_objective(query.model);
+  const bool encoder = query.model.encoder.encoder;
   SequenceScores scores;
   LogProbs log_probs;
-  const Objective& objective = query.model.num_labels > 0 ? static_cast<const Objective&>(scores)
-                               : query.log_probs          ? static_cast<const Objective&>(log_probs)
-                                                          : next_token;
+  const Objective& objective = encoder                      ? *own
+                               : query.model.num_labels > 0 ? static_cast<const Objective&>(scores)
+                               : query.log_probs ? static_cast<const Objective&>(log_probs)
+                                                 : *own;
   StepMetrics metrics(ctx, query.model, objective, {}, true);
   ctx.metrics = &metrics.block();
   ctx.routers = metrics.routers();

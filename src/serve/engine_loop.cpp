@@ -286,6 +286,34 @@ EngineSnapshot snapshot_of(InferenceEngine& engine) {
 
 }  // namespace
 
+// The commands of a step on every rank: those of world rank 0.
+std::vector<EngineLoop::Command> EngineLoop::shared_commands(bool busy, Group& world) {
+  const bool alone = world.size() == 1, first = world.rank() == 0;
+  std::vector<Command> commands;
+  if (first) commands = take_commands(busy, alone);
+  if (alone) return commands;
+  SharedNumbers numbers(first);
+  auto pass = [&] {
+    numbers.pass_list(commands, [&](Command& command) { command.pass(numbers); });
+  };
+  if (first) pass();
+  numbers.broadcast(world, 0);
+  if (!first) pass();
+  return commands;
+}
+
+// Tells the clients of all commands.
+void EngineLoop::refuse_all(Clients& clients, const Error& error) {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->failed = true;
+  }
+  for (const Command& command : take_commands(true, true)) {
+    if (command.client) clients.refused(command, error);
+  }
+  clients.fail_all(error);
+}
+
 // The loop of one rank.
 class EngineLoop::RankLoop {
  public:
@@ -301,7 +329,7 @@ class EngineLoop::RankLoop {
     RequestSink& sink = first_ ? clients_ : unheard;
     bool busy = false;
     while (!stopping_) {
-      for (Command& command : next_commands(busy)) apply(command, sink);
+      for (Command& command : loop_.shared_commands(busy, world_)) apply(command, sink);
       busy = engine_.step(sink) && !engine_.paused();
       if (!busy) pause_idle(sink);
       publish(snapshot_of(engine_));
@@ -310,33 +338,10 @@ class EngineLoop::RankLoop {
   }
 
   void fail(const Error& error) {
-    if (!first_) return;
-    {
-      std::lock_guard lock(loop_.state_->mutex);
-      loop_.state_->failed = true;
-    }
-    for (const Command& command : loop_.take_commands(true, true)) {
-      if (command.client) clients_.refused(command, error);
-    }
-    clients_.fail_all(error);
+    if (first_) loop_.refuse_all(clients_, error);
   }
 
  private:
-  std::vector<Command> next_commands(bool busy) {
-    const bool alone = world_.size() == 1;
-    std::vector<Command> commands;
-    if (first_) commands = loop_.take_commands(busy, alone);
-    if (alone) return commands;
-    SharedNumbers numbers(first_);
-    auto pass = [&] {
-      numbers.pass_list(commands, [&](Command& command) { command.pass(numbers); });
-    };
-    if (first_) pass();
-    numbers.broadcast(world_, 0);
-    if (!first_) pass();
-    return commands;
-  }
-
   void apply(Command& command, RequestSink& sink) {
     switch (command.kind) {
       case CommandKind::kSubmit:
@@ -401,6 +406,60 @@ class EngineLoop::RankLoop {
   std::vector<Command> pause_when_idle_;
   bool stopping_ = false;
 };
+
+// The loop of one rank with a model that does not generate.
+class EngineLoop::EmbeddingLoop {
+ public:
+  EmbeddingLoop(EngineLoop& loop, RankModel& model)
+      : loop_(loop),
+        model_(model),
+        world_(model.mesh().world().host()),
+        first_(world_.rank() == 0),
+        clients_(loop.outlet_) {}
+
+  void run() {
+    while (!stopping_) {
+      for (Command& command : loop_.shared_commands(false, world_)) apply(command);
+      clients_.flush();
+    }
+  }
+  void fail(const Error& error) {
+    if (first_) loop_.refuse_all(clients_, error);
+  }
+
+ private:
+  void apply(Command& command) {
+    stopping_ = stopping_ || command.kind == CommandKind::kStop;
+    if (command.kind == CommandKind::kEmbed) {
+      std::vector<std::vector<double>> rows = embeddings(model_, command.rows, command.embedding);
+      if (first_) clients_.embedded(command, std::move(rows));
+    } else if (command.kind == CommandKind::kSubmit) {
+      if (!first_) return;
+      clients_.refused(command, Error(ErrorKind::kInput,
+                                      "the model is an encoder, which generates nothing; "
+                                      "use /v1/embeddings"));
+    } else if (first_) {
+      clients_.applied(command);
+    }
+  }
+
+  EngineLoop& loop_;
+  RankModel& model_;
+  Group& world_;
+  bool first_;
+  Clients clients_;
+  bool stopping_ = false;
+};
+
+void EngineLoop::run_embeddings(RankModel& model) {
+  EmbeddingLoop loop(*this, model);
+  try {
+    loop.run();
+  } catch (const Error& error) {
+    loop.fail(error);
+    throw;
+  }
+}
 
 void EngineLoop::run(InferenceEngine& engine) {
   RankLoop loop(*this, engine);

@@ -84,14 +84,19 @@ class EngineLoop {
   // On every rank: serves until stop(). Commands are those of world rank 0. If a step throws, the
   // clients are told, and it is thrown here.
   void run(InferenceEngine& engine);
+  // The same for a model that does not generate: embeddings alone.
+  void run_embeddings(RankModel& model);
 
  private:
   struct Command;
   class Clients;
   class RankLoop;
+  class EmbeddingLoop;
   struct State;
 
   std::vector<Command> take_commands(bool busy, bool alone);
+  std::vector<Command> shared_commands(bool busy, Group& world);
+  void refuse_all(Clients& clients, const Error& error);
   void add(Command command);
 
   Outlet& outlet_;

@@ -13,6 +13,7 @@ enum class Activation : std::uint8_t {
   kRelu,
   kSquaredRelu,
   kQuickGelu,
+  kTanh,
   kXielu
 };
 

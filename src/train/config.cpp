@@ -139,6 +139,8 @@ void DataConfig::fields(FieldList& list) {
   list.add("sft-too-long", sft_too_long, {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}},
            "what to do with conversations longer than --seq-length");
   preferences.fields(list);
+  masked.fields(list);
+  labels.fields(list);
 }
 
 void FimFlags::fields(FieldList& list) {

@@ -12,6 +12,8 @@
 #include "tokenizer/tiktoken_options.h"
 #include "train/batch_schedule.h"
 #include "train/eval_config.h"
+#include "train/label_config.h"
+#include "train/masked_config.h"
 #include "train/preference_config.h"
 
 namespace bev {
@@ -74,6 +76,8 @@ struct DataConfig {
   std::string chat_template;
   TooLong sft_too_long = TooLong::kCut;
   PreferenceConfig preferences;
+  MaskedConfig masked;
+  LabelConfig labels;
 
   void fields(FieldList& list);
   std::string split_weights() const;

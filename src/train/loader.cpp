@@ -11,6 +11,8 @@
 #include "data/gpt/epoch_samples.h"
 #include "data/mock_dataset.h"
 #include "data/token_file.h"
+#include "train/label_data.h"
+#include "train/masked_data.h"
 #include "train/preference_data.h"
 #include "train/sft_data.h"
 #include "train/token_files.h"
@@ -183,8 +185,28 @@ RunData open_token_files(const DataRequest& request) {
   return data;
 }
 
+// Masked samples of sentences: as many of each split as the run takes.
+RunData open_masked_sentences(const DataRequest& request) {
+  const SampleNeeds& needs = request.needs;
+  const bool full = needs.eval.full_validation;
+  BEV_CHECK(!needs.eval.multiple_validation_sets, ErrorKind::kConfig,
+            "--multiple-validation-sets: is not for --objective mlm; leave one away");
+  SplitSizes sizes = {needs.train, {}, {}};
+  if (needs.valid) sizes[kValid] = full ? kOneEpoch : *needs.valid;
+  if (needs.test) sizes[kTest] = full ? kOneEpoch : *needs.test;
+  auto splits = open_masked_samples(request.config, sizes, request.seed);
+  RunData data;
+  data.train = splits[kTrain];
+  if (needs.valid && splits[kValid]) {
+    data.valid = {make_eval_set("", splits[kValid], request)};
+  }
+  if (needs.test && splits[kTest]) data.test = {make_eval_set("", splits[kTest], request)};
+  return data;
+}
+
 std::shared_ptr<const Dataset> open_rows(const DataConfig& config, DataSplit split,
                                          std::int64_t vocab_size, std::uint64_t seed) {
+  if (config.preferences.text_task()) return open_label_data(config, split, vocab_size, seed);
   if (!config.preferences.any()) return open_sft_data(config, split, vocab_size, seed);
   return open_preference_data(config, split, vocab_size, seed);
 }
@@ -192,8 +214,8 @@ std::shared_ptr<const Dataset> open_rows(const DataConfig& config, DataSplit spl
 void open_validation_rows(const DataRequest& request, RunData& data) {
   const EvalConfig& eval = request.needs.eval;
   DataConfig config = request.config;
-  std::vector<std::string>& valid =
-      config.preferences.any() ? config.preferences.valid_data : config.sft_valid_data;
+  const bool own = config.preferences.any() || config.preferences.text_task();
+  std::vector<std::string>& valid = own ? config.preferences.valid_data : config.sft_valid_data;
   const std::vector<std::string> files = valid;
   std::vector<std::string> names =
       eval.multiple_validation_sets ? set_names(files, eval) : std::vector<std::string>{""};
@@ -268,9 +290,12 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
                   const SampleNeeds& needs, const SampleOrderSpec& order) {
   DataRequest request{config, vocab_size, seed, needs, order};
   RunData data;
-  if (config.has_token_files()) {
+  if (config.preferences.masks()) {
+    data = open_masked_sentences(request);
+  } else if (config.has_token_files()) {
     data = open_token_files(request);
-  } else if (!config.sft_data.empty() || config.preferences.any()) {
+  } else if (!config.sft_data.empty() || config.preferences.any() ||
+             config.preferences.text_task()) {
     data = open_conversations(request);
   } else {
     BEV_CHECK(config.mock_data, ErrorKind::kInternal, "there is no data to open");

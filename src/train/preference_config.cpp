@@ -9,6 +9,12 @@ namespace bev {
 
 namespace {
 
+constexpr std::pair<std::string_view, TextTask> kTextTasks[] = {
+    {"classification", TextTask::kClasses},
+    {"regression", TextTask::kNumber},
+    {"token-classification", TextTask::kTags},
+    {"spans", TextTask::kSpans}};
+
 std::vector<std::string> trainable_names(bool rollouts) {
   std::vector<std::string> names;
   for (const ObjectiveRule& rule : objective_rules()) {
@@ -16,6 +22,9 @@ std::vector<std::string> trainable_names(bool rollouts) {
                  rule.kind == ObjectiveKind::kReward || rule.kind == ObjectiveKind::kDistill;
     if (rollouts ? rule.kind == ObjectiveKind::kPolicy : given) names.emplace_back(rule.name);
   }
+  if (rollouts) return names;
+  names.emplace_back("mlm");
+  for (const auto& [name, task] : kTextTasks) names.emplace_back(name);
   return names;
 }
 
@@ -59,9 +68,13 @@ std::vector<std::string> apply_flags(std::span<const ObjectiveFlag> flags, Objec
 }
 
 void PreferenceConfig::fields(FieldList& list) {
-  list.add("objective", objective,
-           rollouts ? "how completions that were sampled become a loss"
-                    : "trains on preferences, the loss of --data, or distils --teacher-model")
+  list.add(
+          "objective", objective,
+          rollouts
+              ? "how completions that were sampled become a loss"
+              : "trains on preferences, the loss of --data, or distils --teacher-model; mlm: "
+                "predicts masked tokens of --data-path, of an encoder; classification, regression, "
+                "token-classification, spans: an encoder learns the labels of --data")
       .one_of(trainable_names(rollouts))
       .defaults_to(rollouts ? "grpo" : "cross entropy of the next token");
   add_data_fields(list);
@@ -155,7 +168,11 @@ std::vector<std::string> PreferenceConfig::problems() const {
   if (distills() && teacher_model.empty()) {
     out.push_back("--teacher-model: is missing; --objective distill learns from it");
   }
-  if (objective.empty()) return out;
+  if (objective.empty() || masks()) return out;
+  if (text_task()) {
+    if (data.empty()) out.push_back("--data: is missing; --objective needs files with labels");
+    return out;
+  }
   if (any() && data.empty())
     out.push_back(rollouts ? "--data: is missing; give JSON lines with prompts"
                            : "--data: is missing; --objective needs files with preferences");
@@ -165,6 +182,13 @@ std::vector<std::string> PreferenceConfig::problems() const {
     out.push_back(concat("--ref-model: ", objective, " has no reference; leave it out"));
   }
   return out;
+}
+
+std::optional<TextTask> PreferenceConfig::text_task() const {
+  for (const auto& [name, task] : kTextTasks) {
+    if (objective == name) return task;
+  }
+  return std::nullopt;
 }
 
 ObjectiveRule PreferenceConfig::rule() const {

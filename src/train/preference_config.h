@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "data/labelled/text_example.h"
 #include "posttrain/objective_rules.h"
 
 namespace bev {
@@ -22,7 +24,7 @@ std::vector<std::string> apply_flags(std::span<const ObjectiveFlag> flags, Objec
 
 struct PreferenceConfig {
   bool rollouts = false;  // completions are sampled by the run itself (`rl`); not a flag
-  std::string objective;  // "": cross entropy of the next token
+  std::string objective;  // "": cross entropy of the next token, or the loss of an encoder
   std::vector<std::string> data, valid_data;
   std::string ref_model;
   std::int64_t max_prompt_length = 0, max_completion_length = 0;  // 0: no limit
@@ -36,8 +38,11 @@ struct PreferenceConfig {
   double teacher_weight = 1;  // of --teacher-model in on-policy distillation
 
   bool distills() const { return objective == "distill"; }
+  bool masks() const { return objective == "mlm"; }  // masked samples of token files
+  // The task of examples with labels, which --data then has; nullopt: none.
+  std::optional<TextTask> text_task() const;
   // The run has preferences as its data, or completions.
-  bool any() const { return !objective.empty() && !distills(); }
+  bool any() const { return !objective.empty() && !distills() && !masks() && !text_task(); }
   void fields(FieldList& list);
   std::vector<std::string> problems() const;
   // The objective with its settings; problems() must be empty.

@@ -89,7 +89,11 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
     std::vector<MicroBatch> micro_batches =
         rank_micro_batches(ctx, batches[static_cast<std::size_t>(step - 1)], run.micro_batch_size,
                            mtp_spec(run.engine.model));
-    if (preparation) preparation->prepare(micro_batches);
+    if (preparation) {
+      preparation->prepare(micro_batches);
+    } else {
+      engine.prepare(micro_batches);
+    }
     StepResult result =
         engine.train_step(micro_batches, {step, run.lr, run.weight_decay, 1.0, run.clip_grad});
     answer.losses.push_back(result.loss);

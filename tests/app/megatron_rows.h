@@ -35,6 +35,12 @@ inline constexpr std::string_view kFim =
     "--fim-data --fim-prefix-token a --fim-middle-token b --fim-suffix-token c --fim-pad-token d "
     "--fim-eod-token e --data-path GOLDEN/data/a";
 inline constexpr std::string_view kTokens = "--data-path GOLDEN/data/a --eod-id 0";
+inline constexpr std::string_view kMasked =
+    "--preset bert-tiny --objective mlm --data-path GOLDEN/data/masked_a --tokenizer "
+    "GOLDEN/data/masked_vocab.txt";
+inline constexpr std::string_view kPairs =
+    "--preset bert-tiny --objective mlm --next-sentence-head --pooler --data-path "
+    "GOLDEN/data/masked_a --tokenizer GOLDEN/data/masked_vocab.txt";
 inline constexpr std::string_view kTwoRanks = "--dp 2 --use-distributed-optimizer";
 
 inline constexpr auto kActingRows = std::to_array<ActingRow>({
@@ -325,6 +331,9 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--merge-file TEMP/gpt2-merges.txt --vocab-file TEMP/gpt2-vocab.json"},
     {"--chat-template TEMP/words",
      "--sft-data TEMP/words --tokenizer GOLDEN/tokenizers/bert.json --vocab-size 40000"},
+    {"--mask-prob 0.3", kMasked},
+    {"--short-seq-prob 0.5", kMasked},
+    {"--bert-no-binary-head", kPairs},
     {"--fim-data --fim-prefix-token a --fim-middle-token b --fim-suffix-token c --fim-pad-token d "
      "--fim-eod-token e",
      kTokens},

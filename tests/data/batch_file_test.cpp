@@ -11,8 +11,7 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Weights = std::vector<float>;
 
-constexpr FieldId kDecoderFields[] = {kInputIds, kLabels, kAttentionMask};
-constexpr BatchFormat kFormat = {100, kDecoderFields};
+const BatchFormat kFormat = {100, {kInputIds, kLabels, kAttentionMask}};
 
 GlobalBatch batch_of(std::string_view text) {
   TempFolder folder;
@@ -114,7 +113,7 @@ TEST(BatchFile, RefusesFieldsThatTheModelDoesNotUse) {
                  {"'attention_masks' is no field", "did you mean attention_mask?"});
   expect_refused(R"({"input_ids": [[1]], "x\u001b": 1})",
                  {"'x\\x1b'", "those of this model have input_ids"});
-  constexpr FieldId fewer[] = {kInputIds};
+  const std::vector<FieldId> fewer = {kInputIds};
   TempFolder folder;
   expect_error(ErrorKind::kInput, {"does not use labels"}, [&] {
     read_batch(folder.write("batch.json", R"({"input_ids": [[1]], "labels": [[1]]})"),

@@ -233,7 +233,7 @@ bool token_batches(std::string_view bytes) {
 }
 
 bool batch_file(std::string_view bytes) {
-  static constexpr FieldId kFields[] = {kInputIds, kLabels, kAttentionMask};
+  const std::vector<FieldId> kFields = {kInputIds, kLabels, kAttentionMask};
   Scratch scratch;
   std::string path = scratch.write("batch.json", bytes);
   bool batch = takes([&] { read_batch(path, {100, kFields}); });

@@ -22,6 +22,7 @@
 #include "parallel/engine.h"
 #include "tests/support/devices.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden_encoders.h"
 #include "tests/support/logits.h"
 #include "tests/support/temp_folder.h"
 #include "verify/layouts.h"
@@ -382,13 +383,19 @@ TEST(ProvenModels, AreThoseOfTheFixtures) {
     folders.insert(name);
     layouts.insert(layout_text(golden_layout(model)));
   }
+  for (const std::string& name : test::encoder_fixtures()) {
+    const ModelConfig model = read_hf_config(test::encoder_folder(name));
+    auto& [folders, layouts] = ran[model.family];
+    folders.insert(name);
+    layouts.insert(test::encoder_layout(model));
+  }
   std::string right;
   for (const auto& [family, lists] : ran) {
     auto line = [](const std::set<std::string>& words) {
       return join(std::vector<std::string>(words.begin(), words.end()), " ");
     };
-    right += concat("BEV_PROVEN(", family, ", \"", line(lists.first), "\", \"", line(lists.second),
-                    "\")\n");
+    right += concat("BEV_PROVEN(\"", family, "\", \"", line(lists.first), "\", \"",
+                    line(lists.second), "\")\n");
   }
   const std::string file = read_file(BEV_SOURCE_DIR "/src/models/families/proven.def");
   const std::size_t begin = file.find("BEV_PROVEN"), end = file.find("\n#undef");
@@ -404,8 +411,10 @@ TEST(ProvenModels, RefuseSettingsByName) {
   std::set<std::string> known;
   for (const ProvenFamily& family : proven_families()) {
     known.emplace(family.name);
+    const std::string fixture(family.fixtures.at(0));
+    const bool encoder = path_exists(test::encoder_folder(fixture));
     const std::string path =
-        join_path(folder_of(std::string(family.fixtures.at(0))), "config.json");
+        join_path(encoder ? test::encoder_folder(fixture) : folder_of(fixture), "config.json");
     for (const RefusedSetting& setting : refused_settings()) {
       if (setting.family != family.name) continue;
       json config = json::parse(read_file(path));

@@ -113,6 +113,19 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"deepseek-v3.2", 671877944064},
     {"glm-5", 743911218432},
     {"hunyuan-7b", 7504568320},
+    {"bert-tiny", 4416698},
+    {"bert-base-uncased", 109514298},
+    {"bert-base-cased", 108340804},
+    {"bert-large-uncased", 335174458},
+    {"bert-large-cased", 333610308},
+    {"megatron-bert-110m", 108386944},
+    {"megatron-bert-345m", 333671808},
+    {"roberta-base", 124697433},
+    {"roberta-large", 355412057},
+    {"xlm-roberta-base", 278295186},
+    {"xlm-roberta-large", 560142482},
+    {"modernbert-base", 149655232},
+    {"modernbert-large", 395881664},
 };
 
 TEST(Presets, HaveTheirPublishedParameters) {

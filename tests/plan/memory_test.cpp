@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_kernels.h"
 #include "base/text.h"
 #include "comm/world.h"
+#include "models/encoder_samples.h"
 #include "models/families/family.h"
 #include "parallel/engine.h"
 #include "tests/support/layouts.h"
@@ -51,9 +52,11 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
       memory.parameters += param->local.numel();
     engine.model().rank().arena().reset_peak();
     std::int64_t samples = query.micro_batches * query.micro_batch_size * mesh.dp;
+    StepSamples global = random_samples(query.model.vocab_size, samples, query.seq_length, 5);
+    add_encoder_fields(query.model, global);
     std::vector<MicroBatch> batches = rank_micro_batches(
-        engine.model().ctx(), random_samples(query.model.vocab_size, samples, query.seq_length, 5),
-        query.micro_batch_size, mtp_spec(query.model));
+        engine.model().ctx(), global, query.micro_batch_size, mtp_spec(query.model));
+    engine.prepare(batches);
     // Prefetch starts with the second step.
     for (int i = 0; i < (query.parallel.overlap_param_gather ? 2 : 1); ++i) {
       engine.train_step(batches, {i + 1, 1e-3, 0.1, 1.0, 1.0});
@@ -213,6 +216,30 @@ TEST(MemoryPlan, PartsThatAreMadeAgainAreNotKept) {
             plan_memory(heads_exchanged).ranks.front().activations * 0.95);
 }
 
+// BERT with the head of pairs.
+ModelConfig pair_encoder() {
+  ModelConfig model = family_defaults("bert");
+  model.num_layers = 2;
+  model.hidden_size = 36;
+  model.ffn_hidden_size = 44;
+  model.num_attention_heads = 4;
+  model.num_query_groups = model.kv_channels = 0;
+  model.vocab_size = 61;
+  model.max_position_embeddings = 32;
+  model.encoder.pooler = model.encoder.next_sentence = true;
+  return model;
+}
+
+// The same with a head for labels of sequences; one label is a number.
+ModelConfig label_encoder(std::int64_t labels) {
+  ModelConfig model = pair_encoder();
+  model.encoder.next_sentence = model.encoder.language_head = model.add_head_bias = false;
+  model.encoder.transform = false;
+  model.encoder.labels = LabelKind::kSequence;
+  model.num_labels = labels;
+  return model;
+}
+
 std::vector<Case> cases() {
   Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
   ModelConfig gpt = test::tiny_gpt(), llama = test::tiny_llama();
@@ -249,6 +276,11 @@ std::vector<Case> cases() {
       {"fp8_blockwise_zero3",
        with_fp8(with_layout(middle(llama, bf16), 1, 1, 2, Strategy::kOptimGradsParams),
                 Fp8Scaling::kBlockwise)},
+      {"encoder_pairs", tiny(pair_encoder(), f32)},
+      {"encoder_pairs_tp2_pp2", with_layout(tiny(pair_encoder(), bf16), 2, 2, 1)},
+      {"encoder_labels_zero3",
+       with_layout(tiny(label_encoder(3), f32), 1, 1, 2, Strategy::kOptimGradsParams)},
+      {"encoder_number", tiny(label_encoder(1), f32)},
       {"all_axes",
        with_recompute(with_layout(tiny(gpt, bf16), 2, 2, 2, Strategy::kOptimGradsParams),
                       Recompute::kFull)},

@@ -2,6 +2,8 @@
 // that the program prints.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <regex>
 
@@ -18,6 +20,7 @@ const std::vector<std::string> kDocuments = {"README.md",
                                              "docs/architecture.md",
                                              "docs/cluster.md",
                                              "docs/data.md",
+                                             "docs/encoders.md",
                                              "docs/optimizers.md",
                                              "docs/parallelism.md",
                                              "docs/gpu.md",
@@ -77,8 +80,10 @@ Outcome bevatron(const TempFolder& folder, const std::string& words) {
 // print their help.
 std::string harmless(const std::string& words) {
   bool reads = words.find("--tokenizer ") != words.npos;
-  if (reads || words.starts_with("generate") || words.starts_with("score"))
-    return words + " --help";
+  const bool applies =
+      std::ranges::any_of(std::to_array({"generate", "score", "predict", "evaluate", "embed"}),
+                          [&](const char* command) { return words.starts_with(command); });
+  if (reads || applies) return words + " --help";
   bool planned = words.find("--dry-run") != words.npos;
   return words.starts_with("train") && !planned ? words + " --dry-run" : words;
 }

@@ -10,6 +10,7 @@
 #include "app/options.h"
 #include "app/ranks.h"
 #include "app/run_config.h"
+#include "app/sentence_config.h"
 #include "app/text_rows.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -50,7 +51,7 @@ void EmbedOptions::fields(FieldList& list) {
            {{"cls", Pooling::kCls}, {"mean", Pooling::kMean}, {"last", Pooling::kLast}},
            "vector of a row: the final hidden state of its first token, the mean of all, or that "
            "of the last")
-      .defaults_to("last; cls for a bidirectional model");
+      .defaults_to("as 1_Pooling/config.json of the folder says, else last, and cls for encoders");
   list.add("normalize", embedding.normalize, "scale vectors to length 1");
   list.add("output", output,
            "safetensors file for \"embeddings\" [rows, H], in fp32, with --fp64 in fp64");
@@ -215,8 +216,8 @@ int run_embed(EmbedOptions& wanted, const CommandInput& input) {
   wanted.run.model = model.config();
   options.add_problems(wanted.run.resolve_layout());
   options.throw_problems();
-  if (!options.given("pooling") && !wanted.run.model.causal) {
-    wanted.embedding.pooling = Pooling::kCls;
+  if (!options.given("pooling")) {
+    wanted.embedding.pooling = default_pooling(model.files(), wanted.run.model);
   }
   std::optional<EmbedInput> rows;
   on_process_0(input.launch, [&] { rows.emplace(wanted, model.files()); });

@@ -12,6 +12,7 @@
 #include "app/ranks.h"
 #include "app/run_config.h"
 #include "app/score_objective.h"
+#include "app/score_outputs.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/output.h"
@@ -39,13 +40,15 @@ struct ScoreOptions {
   std::string ref_model;
   std::string logits_out;
   std::string grads_out;
+  std::vector<std::string> outputs;
+  std::string outputs_out;
   bool logprobs = false;
   bool json = true;  // always
   RunConfig run;
 
   void fields(FieldList& list);
   std::vector<std::string> problems() const;
-  // What a model for sequence classification does not give.
+  // What the model does not give.
   std::vector<std::string> label_problems() const;
 };
 
@@ -68,6 +71,13 @@ void ScoreOptions::fields(FieldList& list) {
            "safetensors file for the logits, [B,S,V] in fp32; 0 where there is no token");
   list.add("grads-out", grads_out,
            "safetensors file for the gradients of the mean loss, in fp32, with --fp64 in fp64");
+  list.add("outputs", outputs,
+           "outputs of the model by Hugging Face's names, for --outputs-out: logits, "
+           "last_hidden_state, and those of an encoder's heads: pooler_output, "
+           "seq_relationship_logits, start_logits, end_logits");
+  list.add("outputs-out", outputs_out,
+           "safetensors file for --outputs, [B,S,..] or [B,..] in fp32, with --fp64 in fp64; 0 "
+           "where there is no token");
   list.add("logprobs", logprobs,
            "add the log-probability of every token: \"logprobs\" [[null, ...], ...]; null where "
            "there is none");
@@ -97,6 +107,16 @@ std::vector<std::string> ScoreOptions::problems() const {
 
 std::vector<std::string> ScoreOptions::label_problems() const {
   std::vector<std::string> out;
+  for (std::string& problem : output_problems(run.model, outputs, outputs_out)) {
+    out.push_back(std::move(problem));
+  }
+  if (run.model.encoder.encoder) {
+    if (logprobs) out.push_back("--logprobs: an encoder predicts no next tokens; leave it away");
+    if (!logits_out.empty() && !run.model.has_output_layer()) {
+      out.push_back("--logits-out: the model has no output layer; give --outputs");
+    }
+    return out;
+  }
   if (run.model.num_labels == 0 || !objective.empty()) return out;
   const char* why = ": the model scores sequences and predicts no tokens; leave it away";
   if (!logits_out.empty()) out.push_back(concat("--logits-out", why));
@@ -118,8 +138,10 @@ struct ScoreJob {
 
 GlobalBatch read_input(const ScoreOptions& wanted) {
   const ModelConfig& model = wanted.run.model;
-  if (wanted.batch.empty()) return batch_of(read_token_rows(wanted.tokens, model.vocab_size));
-  GlobalBatch batch = read_batch(wanted.batch, {model.vocab_size, architecture_of(model).fields});
+  const bool rows = wanted.batch.empty() && !model.encoder.encoder;
+  if (rows) return batch_of(read_token_rows(wanted.tokens, model.vocab_size));
+  const std::string& file = wanted.batch.empty() ? wanted.tokens : wanted.batch;
+  GlobalBatch batch = read_batch(file, batch_format(model));
   check_windows(model, batch);
   return batch;
 }
@@ -161,7 +183,7 @@ class LogitsFile {
   void add(std::span<const float> logits) {
     while (!logits.empty()) {
       std::vector<float> row(static_cast<std::size_t>(batch_.columns) * width_);
-      for (std::int32_t column : positions_of(batch_.samples[next_++])) {
+      for (std::int32_t column : columns_of(batch_.samples[next_++])) {
         std::ranges::copy(logits.first(width_),
                           row.begin() + static_cast<std::ptrdiff_t>(column) *
                                             static_cast<std::ptrdiff_t>(width_));
@@ -272,7 +294,7 @@ using Json = nlohmann::ordered_json;
 Json logprob_rows(const GlobalBatch& batch, const std::vector<std::vector<double>>& scores) {
   Json rows = Json::array();
   for (std::size_t i = 0; i < scores.size(); ++i) {
-    const std::vector<std::int32_t> columns = positions_of(batch.samples[i]);
+    const std::vector<std::int32_t> columns = columns_of(batch.samples[i]);
     Json row = Json::array();
     for (std::size_t t = 0; t < scores[i].size(); ++t) {
       while (std::ssize(row) < columns[t]) row.push_back(nullptr);
@@ -283,6 +305,16 @@ Json logprob_rows(const GlobalBatch& batch, const std::vector<std::vector<double
   return rows;
 }
 
+// The terms of a loss that has several.
+void add_terms(const StepResult& result, Json& line) {
+  Json terms;
+  for (const Metric& metric : result.metrics) {
+    const bool term = metric.name == "lm loss" || metric.name == "sop loss";
+    if (term) terms[std::string(metric.name)] = metric.value;
+  }
+  if (terms.size() > 1) line["losses"] = terms;
+}
+
 void print_result(const StepResult& result, const Json& logprobs) {
   nlohmann::ordered_json line;
   line["loss"] = std::isfinite(result.loss) ? nlohmann::ordered_json(result.loss) : nullptr;
@@ -290,7 +322,28 @@ void print_result(const StepResult& result, const Json& logprobs) {
   line["grad_norm"] =
       std::isfinite(result.grad_norm) ? nlohmann::ordered_json(result.grad_norm) : nullptr;
   if (!logprobs.is_null()) line["logprobs"] = logprobs;
+  add_terms(result, line);
   write_stdout(line.dump() + "\n");
+}
+
+// True if something of the batch of an encoder has a label.
+bool has_labels(const GlobalBatch& batch) {
+  return std::ranges::any_of(batch.samples, [](const TokenSample& sample) {
+    bool tokens = std::ranges::any_of(sample.weights, [](float weight) { return weight != 0; });
+    return tokens || std::ranges::any_of(sample.fields, [](const SampleField& field) {
+             return field.rows == FieldRows::kSamples;
+           });
+  });
+}
+
+void print_without_loss(Engine& engine, const ScoreJob& job) {
+  BEV_CHECK(job.wanted.grads_out.empty(), ErrorKind::kInput, job.wanted.batch,
+            ": has no labels, so there is no loss; give labels, or leave --grads-out away");
+  if (!job.wanted.logits_out.empty()) {
+    write_logits(engine.model(), job,
+                 rank_micro_batches(engine.model().ctx(), job.batch.samples, job.micro_batch_size));
+  }
+  if (engine.model().mesh().world().rank() == 0) print_result({.loss = NAN, .grad_norm = NAN}, {});
 }
 
 // A model for sequence classification has scores in place of a loss.
@@ -316,7 +369,15 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
   if (job.objective != nullptr) options.objective = &job.objective->objective();
   Engine engine(start.world, start.kernels, options);
   job.model.load_weights(engine);
-  if (options.model.num_labels > 0 && job.objective == nullptr) return score_sequences(engine, job);
+  if (!job.wanted.outputs.empty()) {
+    write_outputs(engine.model(), job.wanted.outputs, job.wanted.outputs_out, job.batch,
+                  job.micro_batch_size);
+  }
+  const bool encoder = options.model.encoder.encoder;
+  if (options.model.num_labels > 0 && !encoder && job.objective == nullptr) {
+    return score_sequences(engine, job);
+  }
+  if (encoder && !has_labels(job.batch)) return print_without_loss(engine, job);
   std::unique_ptr<RankModel> reference;
   if (!job.wanted.ref_model.empty()) {
     reference = open_reference(engine.model(), job.wanted.ref_model);
@@ -326,6 +387,8 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
                          mtp_spec(engine.model().options().model));
   if (job.objective != nullptr) {
     CompletionPreparation(job.objective->rule(), engine.model(), reference.get()).prepare(batches);
+  } else {
+    engine.prepare(batches);
   }
   if (!job.wanted.logits_out.empty()) write_logits(engine.model(), job, batches);
   StepInput input;

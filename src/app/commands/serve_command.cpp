@@ -11,6 +11,7 @@
 #include "app/options.h"
 #include "app/ranks.h"
 #include "app/run_config.h"
+#include "app/sentence_config.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
@@ -115,7 +116,8 @@ void ServeOptions::fields(FieldList& list) {
   list.add("pooling", api.pooling,
            {{"cls", Pooling::kCls}, {"mean", Pooling::kMean}, {"last", Pooling::kLast}},
            "vector of /v1/embeddings: the final hidden state of the first token, the mean of all, "
-           "or that of the last");
+           "or that of the last")
+      .defaults_to("last; of an encoder as 1_Pooling/config.json says, else cls");
   limit_fields(list);
   list.add("json", json, "the ready line is JSON in any case");
   engine.fields(list);
@@ -199,14 +201,15 @@ void limit_context(const ServeOptions& wanted, const InferenceEngine& engine, Se
   model.max_model_len = room;
 }
 
-std::string ready_line(const Service& service, const InferenceEngine& engine) {
+// engine: null for a model that does not generate.
+std::string ready_line(const Service& service, const InferenceEngine* engine) {
   nlohmann::ordered_json line;
   line["event"] = "ready";
   line["url"] = service.api.url();
   line["model"] = service.model.name();
-  line["block_tokens"] = engine.options().block_tokens;
-  line["total_blocks"] = engine.blocks().total;
-  line["max_seqs"] = engine.options().max_sequences;
+  line["block_tokens"] = engine != nullptr ? engine->options().block_tokens : 0;
+  line["total_blocks"] = engine != nullptr ? engine->blocks().total : 0;
+  line["max_seqs"] = engine != nullptr ? engine->options().max_sequences : 0;
   line["max_model_len"] = service.model.max_model_len;
   return line.dump() + "\n";
 }
@@ -218,6 +221,15 @@ void serve_rank(const RankStart& start, const ServeOptions& wanted, const Source
   options.gradients = false;
   Rank rank(start.world, start.kernels, options);
   RankModel model(rank, options);
+  if (!options.model.causal) {
+    source.load_weights(model);
+    model.mesh().world().host().barrier("weights of the server");
+    if (start.world.rank() == 0) {
+      service->api.set_ready();
+      write_stdout(ready_line(*service, nullptr));
+    }
+    return loop.run_embeddings(model);
+  }
   InferenceOptions limits = wanted.engine.options();
   limits.tokenizer = tokenizer;
   limits.chosen_adapters = !wanted.served.adapters.empty();
@@ -228,7 +240,7 @@ void serve_rank(const RankStart& start, const ServeOptions& wanted, const Source
   if (start.world.rank() == 0) {
     limit_context(wanted, engine, service->model);
     service->api.set_ready();
-    write_stdout(ready_line(*service, engine));
+    write_stdout(ready_line(*service, &engine));
   }
   loop.run(engine);
 }
@@ -253,6 +265,9 @@ int run_serve(ServeOptions& wanted, const CommandInput& input) {
   wanted.api.max_sequences = wanted.engine.max_seqs;
   for (const ModelSource::Adapter& adapter : wanted.model.adapters()) {
     wanted.served.adapters.push_back(adapter.name);
+  }
+  if (!options.given("pooling") && !run.model.causal) {
+    wanted.api.pooling = default_pooling(wanted.served.files, run.model);
   }
   ServedModel served(run.model, wanted.served);
   if (wanted.served.max_model_len == 0) wanted.served.max_model_len = served.max_model_len;

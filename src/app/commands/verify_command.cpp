@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/output.h"
 #include "bridge/hf_model.h"
+#include "models/encoder_samples.h"
 #include "models/families/family.h"
 #include "parallel/pipeline/schedule.h"
 #include "verify/layout_check.h"
@@ -220,6 +221,7 @@ VerifyPlan make_plan(const VerifyOptions& wanted, std::vector<ParallelConfig> la
   for (std::int64_t step = 0; step < plan.single.steps; ++step) {
     plan.batches.push_back(random_samples(engine.model.vocab_size, samples, sample_length(wanted),
                                           static_cast<std::uint64_t>(run.runtime.seed + step)));
+    add_encoder_fields(engine.model, plan.batches.back());
   }
   return plan;
 }

@@ -37,6 +37,8 @@ struct WeightRule {
   // Alternative name in some files: of the single source, or of a tensor that holds all experts in
   // our layout (nothing is appended to the latter).
   std::string other_source = {};
+  // For models with this head alone; kNone: all.
+  LabelKind labels = LabelKind::kNone;
 };
 
 struct Preset {

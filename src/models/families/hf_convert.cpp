@@ -174,7 +174,8 @@ std::vector<std::string> range_problems(ModelConfig config) {
 bool pads_embedding(std::string_view family) { return family != "gpt2" && family != "gpt_neox"; }
 
 void resolve_labels(ModelConfig& config) {
-  if (config.num_labels == 0) {
+  if (!config.encoder.encoder) config.encoder = {};
+  if (config.num_labels == 0 || config.encoder.encoder) {
     config.pad_token = -1;
   } else if (pads_embedding(config.family)) {
     if (config.pad_token < 0) config.pad_token = config.padding_row;
@@ -276,7 +277,7 @@ ModelConfig from_hf(const HfConfig& hf) {
   reject_unsupported(hf);
   ModelConfig config = family.read(hf);
   config.padding_row = padding_row(hf, family, config.vocab_size);
-  if (classifies(hf)) {
+  if (classifies(hf) && !config.encoder.encoder) {
     config.num_labels = label_count(hf);
     config.pad_token = pad_token(hf, config.vocab_size);
   }
@@ -314,7 +315,8 @@ HfConfig to_hf(const ModelConfig& given, Dtype dtype) {
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) hf.set_null(token);
   if (config.padding_row >= 0) hf.set("pad_token_id", config.padding_row);
   family.write(config, hf);
-  if (config.num_labels > 0) write_labels(config, family.architecture, hf);
+  if (config.num_labels > 0 && !config.encoder.encoder)
+    write_labels(config, family.architecture, hf);
 
   std::vector<std::string> lost = differing_fields(config, read_back(hf, family));
   for (std::string& name : lost) name = "--" + name;

@@ -188,7 +188,7 @@ void read_layered_rope(const HfConfig& hf, const LayeredRopeKeys& keys, ModelCon
     full = both->object("full_attention").value_or(HfConfig());
     local = both->object("sliding_attention").value_or(HfConfig());
   }
-  const double base = hf.positive_number("rope_theta", keys.default_base);
+  const double base = hf.positive_number(keys.base_key, keys.default_base);
   const double local_base =
       keys.local_key.empty() ? base : hf.positive_number(keys.local_key, keys.default_local_base);
   config.rotary_base = full.positive_number("rope_theta", base);
@@ -217,7 +217,7 @@ void write_layered_rope(const ModelConfig& config, const LayeredRopeKeys& keys, 
   both.set("full_attention", full);
   both.set("sliding_attention", local);
   hf.set("rope_parameters", both);
-  hf.set("rope_theta", config.rotary_base);
+  hf.set(keys.base_key, config.rotary_base);
   if (!keys.local_key.empty()) hf.set(keys.local_key, local_base);
 }
 

@@ -27,10 +27,11 @@ void read_rope(const HfConfig& hf, const RopeKeys& keys, ModelConfig& config);
 void write_rope(const ModelConfig& config, const RopeKeys& keys, HfConfig& hf);
 
 // Families whose windowed layers have a base of their own, never scaled. transformers 5:
-// rope_parameters with one object for each kind of layer. transformers 4: rope_theta and
+// rope_parameters with one object for each kind of layer. transformers 4: `base_key` and
 // rope_scaling for full layers, `local_key` for windowed ones.
 struct LayeredRopeKeys {
   double default_base = 10000.0;
+  std::string_view base_key = "rope_theta";
   std::string_view local_key = "";  // "": windowed layers have rope_theta too
   double default_local_base = 10000.0;
 };

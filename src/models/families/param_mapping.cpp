@@ -90,15 +90,30 @@ struct Match {
 };
 
 std::optional<Match> find_rule(std::string_view param, const ModelFamily& family,
-                               std::int64_t layers) {
+                               const ModelConfig& config) {
   std::size_t dot = param.rfind('.');
+  const std::int64_t layers = config.num_layers;
   for (const WeightRule& rule : family.weights) {
+    if (rule.labels != LabelKind::kNone && rule.labels != config.encoder.labels) continue;
     if (auto layer = match(rule.name, param)) return Match{&rule, std::string(*layer), "", layers};
     if (auto layer = match(rule.name, param.substr(0, dot))) {
       return Match{&rule, std::string(*layer), std::string(param.substr(dot)), layers};
     }
   }
   return std::nullopt;
+}
+
+// Older files of encoders name the parameters of a LayerNorm otherwise.
+void add_old_norm_names(std::vector<std::string>& names) {
+  constexpr std::string_view kWeight = "LayerNorm.weight", kBias = "LayerNorm.bias";
+  for (std::size_t i = 0, count = names.size(); i < count; ++i) {
+    std::string_view name = names[i];
+    if (name.ends_with(kWeight)) {
+      names.push_back(concat(name.substr(0, name.size() - kWeight.size()), "LayerNorm.gamma"));
+    } else if (name.ends_with(kBias)) {
+      names.push_back(concat(name.substr(0, name.size() - kBias.size()), "LayerNorm.beta"));
+    }
+  }
 }
 
 HfTensor make_tensor(const std::vector<std::string>& names, const Shape& shape) {
@@ -145,7 +160,7 @@ std::optional<ParamMapping> find_mapping(const Param& param, const ModelConfig& 
     return ParamMapping{
         param.name, param.shape, WeightKind::kPlain, 0, {{param.name, {}, param.shape}}};
   }
-  std::optional<Match> found = find_rule(param.name, family, config.num_layers);
+  std::optional<Match> found = find_rule(param.name, family, config);
   if (!found) return std::nullopt;
   const WeightRule& rule = *found->rule;
   ParamMapping mapping{param.name, param.shape, rule.kind, config.head_size(), {}, {}};
@@ -158,6 +173,8 @@ std::optional<ParamMapping> find_mapping(const Param& param, const ModelConfig& 
   for (std::size_t part = 0; part < rule.sources.size(); ++part) {
     std::vector<std::string> names = spellings(rule, rule.sources[part], family);
     for (std::string& name : names) name = found->in_layer(name) + found->suffix;
+    if (config.encoder.bare() && names.size() > 1) std::swap(names.front(), names.back());
+    add_old_norm_names(names);
     Shape shape = param.shape;
     shape[0] = rows[part];
     if (rule.kind == WeightKind::kScalar) shape = {};

@@ -16,14 +16,14 @@ std::vector<std::string_view> words_of(std::string_view text) {
 
 std::vector<ProvenFamily> proven_families() {
   return {
-#define BEV_PROVEN(family, fixtures, layouts) {#family, words_of(fixtures), words_of(layouts)},
+#define BEV_PROVEN(family, fixtures, layouts) {family, words_of(fixtures), words_of(layouts)},
 #include "models/families/proven.def"
   };
 }
 
 std::vector<RefusedSetting> refused_settings() {
   return {
-#define BEV_REFUSED(family, key, value) {#family, key, value},
+#define BEV_REFUSED(family, key, value) {family, key, value},
 #include "models/families/refused.def"
   };
 }

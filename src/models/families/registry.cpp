@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json_check.h"
@@ -28,9 +29,16 @@ std::string known_text(std::string_view name, const std::vector<std::string>& kn
   return nearest.empty() ? text : concat(text, "; did you mean ", nearest, "?");
 }
 
-// Kimi K2 is DeepSeek-V3 in other sizes, with the same weight names and keys.
+// Values of model_type for models of another family: the same weight names and keys, in other sizes
+// or with other tokenizers.
+constexpr std::pair<std::string_view, std::string_view> kOtherTypes[] = {
+    {"kimi_k2", "deepseek_v3"}, {"xlm-roberta", "roberta"}, {"camembert", "roberta"}};
+
 std::string_view family_of(std::string_view type) {
-  return type == "kimi_k2" ? "deepseek_v3" : type;
+  for (const auto& [name, family] : kOtherTypes) {
+    if (type == name) return family;
+  }
+  return type;
 }
 }  // namespace
 
@@ -54,7 +62,9 @@ const ModelFamily& find_family(std::string_view name, std::string_view source) {
 
 std::vector<std::string> model_types(std::string_view family) {
   std::vector<std::string> types = {std::string(family)};
-  if (family_of("kimi_k2") == family) types.emplace_back("kimi_k2");
+  for (const auto& [name, of] : kOtherTypes) {
+    if (of == family) types.emplace_back(name);
+  }
   return types;
 }
 

@@ -104,6 +104,15 @@ struct QuickGelu {
   BEV_INLINE static A slope(A x) { return sigmoid_slope(x, kFactor * x, kFactor); }
 };
 
+template <class A>
+struct Tanh {
+  BEV_INLINE static A value(A x) { return 2 * sigmoid(2 * x) - 1; }
+  BEV_INLINE static A slope(A x) {
+    const A y = value(x);
+    return 1 - y * y;
+  }
+};
+
 template <class A, class Kind>
 void set_values(std::int64_t n, const A* __restrict x, A* __restrict values) {
   for (std::int64_t i = 0; i < n; ++i) values[i] = Kind::value(x[i]);
@@ -146,6 +155,8 @@ Functions<A> functions_of(Activation kind) {
       return functions<A, SquaredRelu<A>>();
     case Activation::kQuickGelu:
       return functions<A, QuickGelu<A>>();
+    case Activation::kTanh:
+      return functions<A, Tanh<A>>();
     case Activation::kXielu:
       break;
   }

@@ -72,6 +72,13 @@ struct QuickGelu {
   __device__ static float value(float x) { return x * sigmoid(kFactor * x); }
   __device__ static float slope(float x) { return sigmoid_slope(x, kFactor * x, kFactor); }
 };
+struct Tanh {
+  __device__ static float value(float x) { return tanhf(x); }
+  __device__ static float slope(float x) {
+    const float y = tanhf(x);
+    return 1 - y * y;
+  }
+};
 
 // Calls body(Kind{}). The branch is uniform over all threads and taken once per pack, so kinds need
 // no instantiations of their own.
@@ -90,6 +97,8 @@ __device__ void visit_kind(Activation kind, const Body& body) {
       return body(SquaredRelu{});
     case Activation::kQuickGelu:
       return body(QuickGelu{});
+    case Activation::kTanh:
+      return body(Tanh{});
     case Activation::kXielu:
       break;
   }
