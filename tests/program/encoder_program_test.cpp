@@ -216,7 +216,7 @@ TEST_F(Encoders, LearnTagsNumbersAndSpans) {
 
 TEST_F(Encoders, EmbedWithTheFoldersPooling) {
   const std::string fixture = test::encoder_folder("bert_bare");
-  for (const std::string& name : {"config.json", "model.safetensors"}) {
+  for (const char* name : {"config.json", "model.safetensors"}) {
     folder_.write(concat("model/", name), read_file(join_path(fixture, name)));
   }
   folder_.write("rows.json", R"({"input_ids": [[5, 6, 7], [8, 9]]})");
