@@ -58,7 +58,9 @@ TEST(RecurrentDecoding, StepsThatAreSharedChangeNoResult) {
         InferenceEngine inference(
             engine.model(), options.kv_cache_tokens > 0 ? options : options_for(requests, options));
         expect_near(first_sequences(generate(inference, requests)), expected, 1e-10);
-        if (options.kv_cache_tokens > 0) EXPECT_GT(inference.statistics().preemptions, 0);
+        if (options.kv_cache_tokens > 0) {
+          EXPECT_GT(inference.statistics().preemptions, 0);
+        }
       });
     }
   }

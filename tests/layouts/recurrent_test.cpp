@@ -16,7 +16,8 @@ StepSamples packed_samples(std::uint64_t seed) {
 }
 
 void expect_one_ranks_answer(const ModelConfig& model, const std::string& layouts) {
-  TinyRun run{.model = model};
+  TinyRun run;
+  run.model = model;
   run.samples = packed_samples;
   const LayoutAnswer expected = run_tiny(run);
   EXPECT_NE(expected.losses[0], expected.losses[2]);
@@ -55,7 +56,9 @@ TEST(RecurrentLayouts, MambaAndExperts) {
 // Weights in bf16, decays and steps in f32, whose gradients and updates are cut by ZeRO too.
 TEST(RecurrentLayouts, MixedPrecision) {
   for (const ModelConfig& model : {tiny_mamba(), tiny_nemotron_h()}) {
-    TinyRun run{.model = model, .dtype = Dtype::kBf16};
+    TinyRun run;
+    run.model = model;
+    run.dtype = Dtype::kBf16;
     const LayoutAnswer expected = run_tiny(run);
     EXPECT_NE(expected.losses[0], expected.losses[2]);
     for (const ParallelConfig& layout : parse_layouts("tp2sp dp2zero1 dp2zero2 dp2zero3 cp2", {})) {

@@ -64,9 +64,15 @@ TEST(Hybrid, InitialStepsAndDecaysAreInTheirRanges) {
     EXPECT_EQ(of_heads, param.init.kind == InitKind::kLogUniform ||
                             param.init.kind == InitKind::kSoftplusUnder)
         << param.name;
-    if (of_heads) EXPECT_EQ(param.format, ParamFormat::kF32);
-    if (param.name.ends_with("conv1d.weight")) EXPECT_EQ(param.wd_mult, 1);
-    if (param.shape.ndim() == 1) EXPECT_EQ(param.wd_mult, 0) << param.name;
+    if (of_heads) {
+      EXPECT_EQ(param.format, ParamFormat::kF32);
+    }
+    if (param.name.ends_with("conv1d.weight")) {
+      EXPECT_EQ(param.wd_mult, 1);
+    }
+    if (param.shape.ndim() == 1) {
+      EXPECT_EQ(param.wd_mult, 0) << param.name;
+    }
   }
 }
 
