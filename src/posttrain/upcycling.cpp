@@ -60,8 +60,9 @@ std::vector<std::string> upcycling_problems(const ModelConfig& model, std::int64
     return {"--moe-use-upcycling: the model has no experts; give --num-experts"};
   }
   if (!model.hybrid_layer_pattern.empty()) {
-    return {"--moe-use-upcycling: is for models whose layers are all of one kind; leave it or "
-            "--hybrid-layer-pattern away"};
+    return {
+        "--moe-use-upcycling: is for models whose layers are all of one kind; leave it or "
+        "--hybrid-layer-pattern away"};
   }
   std::vector<std::string> out;
   std::int64_t dense = model.ffn_size(), expert = model.expert_ffn_size();

@@ -46,8 +46,7 @@ Tensor last_tokens(Context& ctx, const SequenceSpans& spans, std::int64_t taps, 
 }
 
 // The tokens before this rank's spans [own, taps C], in the wide dtype.
-Tensor tokens_before(Context& ctx, const SequenceSpans& spans, std::int64_t taps,
-                     const Tensor& x) {
+Tensor tokens_before(Context& ctx, const SequenceSpans& spans, std::int64_t taps, const Tensor& x) {
   const std::int64_t channels = x.shape()[1];
   Tensor all = spans.gather(ctx, last_tokens(ctx, spans, taps, x), "tokens of a convolution");
   Tensor before = ctx.allocate(ctx.wide(), {spans.own(), taps * channels}, "states");

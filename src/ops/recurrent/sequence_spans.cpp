@@ -71,9 +71,8 @@ void SequenceSpans::put_in_order() {
   order_.resize(spans_.size());
   before_.assign(spans_.size(), -1);
   std::iota(order_.begin(), order_.end(), 0);
-  std::ranges::sort(order_, {}, [&](std::int64_t i) {
-    return std::tuple(at(i).sample, at(i).begin);
-  });
+  std::ranges::sort(order_, {},
+                    [&](std::int64_t i) { return std::tuple(at(i).sample, at(i).begin); });
   for (std::int64_t i = 0; i < std::ssize(order_); ++i) {
     const std::int64_t span = order_[static_cast<std::size_t>(i)];
     const bool goes_on = i > 0 && at(span).goes_on;

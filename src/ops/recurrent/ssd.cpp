@@ -100,8 +100,7 @@ struct ChunkStates {
 Tensor exchange_states(Context& ctx, const SsdPass& pass, const SequenceSpans& spans,
                        const ChunkStates& chunks, bool reverse, Tensor& totals) {
   const bool first = totals.empty();
-  Tensor left =
-      ctx.allocate(ctx.wide(), {spans.own(), pass.spec.shape.state_elements()}, "states");
+  Tensor left = ctx.allocate(ctx.wide(), {spans.own(), pass.spec.shape.state_elements()}, "states");
   Tensor decayed;
   if (first) decayed = ctx.allocate(ctx.wide(), {spans.own(), pass.spec.shape.heads}, "states");
   {
