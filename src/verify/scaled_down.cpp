@@ -38,8 +38,9 @@ DeltaConfig few_heads(const DeltaConfig& delta, std::int64_t tp) {
   const std::int64_t shared = delta.num_value_heads / delta.num_key_heads;
   few.num_key_heads = tp * std::clamp<std::int64_t>(delta.num_key_heads / tp, 1, 2);
   few.num_value_heads = few.num_key_heads * std::min<std::int64_t>(shared, 2);
-  few.key_head_dim = std::min<std::int64_t>(delta.key_head_dim, 5);
-  few.value_head_dim = std::min<std::int64_t>(delta.value_head_dim, 6);
+  // Heads of few dims are often short, and their normalisation makes small differences large.
+  few.key_head_dim = std::min<std::int64_t>(delta.key_head_dim, 24);
+  few.value_head_dim = std::min<std::int64_t>(delta.value_head_dim, 10);
   return few;
 }
 

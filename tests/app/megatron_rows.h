@@ -67,7 +67,7 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--linear-conv-kernel-dim 3", kDelta},
     {"--linear-key-head-dim 8", kDelta},
     {"--linear-value-head-dim 8", kDelta},
-    {"--linear-num-key-heads 4", "--hybrid-layer-pattern gagG --linear-num-value-heads 4"},
+    {"--linear-num-key-heads 4", "--hybrid-layer-pattern gagG --linear-num-value-heads 16"},
     {"--linear-num-value-heads 8", "--hybrid-layer-pattern gagG --linear-num-key-heads 2"},
     {"--num-query-groups 2"},
     {"--kv-channels 32"},
