@@ -36,6 +36,9 @@ inline constexpr std::string_view kFim =
     "--fim-data --fim-prefix-token a --fim-middle-token b --fim-suffix-token c --fim-pad-token d "
     "--fim-eod-token e --data-path GOLDEN/data/a";
 inline constexpr std::string_view kTokens = "--data-path GOLDEN/data/a --eod-id 0";
+inline constexpr std::string_view kFourRanks = "--dp 2 --cp 2 --global-batch-size 8";
+inline constexpr std::string_view kHybrid =
+    "--dp 2 --cp 2 --global-batch-size 8 --hybrid-context-parallel --max-seqlen-per-dp-cp-rank 64";
 inline constexpr std::string_view kTwoRanks = "--dp 2 --use-distributed-optimizer";
 
 inline constexpr auto kActingRows = std::to_array<ActingRow>({
@@ -156,6 +159,9 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--no-overlap-p2p-communication"},
     {"--context-parallel-size 2"},
     {"--cp-comm-type allgather", "--cp 2"},
+    {"--hybrid-context-parallel --max-seqlen-per-dp-cp-rank 64", kFourRanks},
+    {"--max-seqlen-per-dp-cp-rank 32", kHybrid},
+    {"--max-seqlen-per-cp-rank 32", kHybrid},
     {"--hierarchical-context-parallel-sizes 2 2 --cp-comm-type a2a+p2p", "--cp 4"},
     {"--expert-model-parallel-size 2", "--num-experts 4 --dp 2"},
     {"--expert-tensor-parallel-size 1", "--num-experts 4 --tp 2 --sequence-parallel"},

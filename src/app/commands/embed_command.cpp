@@ -214,6 +214,7 @@ int run_embed(EmbedOptions& wanted, const CommandInput& input) {
   SourceModel model(wanted.model);
   wanted.run.model = model.config();
   options.add_problems(wanted.run.resolve_layout());
+  options.add_problems(row_problems(wanted.run.parallel));
   options.throw_problems();
   if (!options.given("pooling") && !wanted.run.model.causal) {
     wanted.embedding.pooling = Pooling::kCls;
