@@ -1,4 +1,4 @@
-// plan sequences: the balance of given lengths beside that of fixed context parallelism.
+// plan sequences: the balance of given lengths, compared with fixed context parallelism.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
