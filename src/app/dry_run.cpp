@@ -46,16 +46,18 @@ void add_preferences(const RunConfig& run, MemoryQuery& query) {
   query.reference = rule.uses_reference() && !own;
 }
 
-// Plans the micro-batch with the most memory: one sequence that all ranks share, as long as they
-// hold.
+// Plans the micro-batch with the most memory: as many tokens as the ranks hold, of sequences that
+// all of them share.
 void add_shared_sequences(const RunConfig& run, MemoryQuery& query) {
   ParallelConfig& parallel = query.parallel;
   const std::int64_t samples = query.micro_batches * query.micro_batch_size;
   parallel.hybrid_context_parallel = false;
   parallel.context_parallel_size *= std::exchange(parallel.data_parallel_size, 1);
-  query.seq_length = parallel.max_seqlen_per_dp_cp_rank * parallel.context_parallel_size;
-  query.micro_batch_size = 1;
-  query.micro_batches = ceil_div(samples * run.data.seq_length, query.seq_length);
+  const std::int64_t tokens = parallel.max_seqlen_per_dp_cp_rank * parallel.context_parallel_size;
+  parallel.max_seqlen_per_dp_cp_rank = 0;
+  query.seq_length = std::min(tokens, run.data.seq_length);
+  query.micro_batch_size = tokens / query.seq_length;
+  query.micro_batches = ceil_div(samples, query.micro_batch_size);
 }
 
 MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {

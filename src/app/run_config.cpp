@@ -797,6 +797,11 @@ std::vector<std::string> RunConfig::resolve() {
   return problems;
 }
 
+std::vector<std::string> row_problems(const ParallelConfig& parallel) {
+  if (!parallel.hybrid_context_parallel) return {};
+  return {"--hybrid-context-parallel: shares out the batches of training; leave it out here"};
+}
+
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
                                          const ModelConfig& model, bool upcycled) {
   constexpr std::array<std::string_view, 11> kFree = {

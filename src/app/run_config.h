@@ -44,6 +44,8 @@ struct RunConfig {
   std::vector<std::string> resolve_layout();    // model, ranks and precision; needs no data
 };
 
+// Refuses layouts that share out batches of training, for commands that answer row by row.
+std::vector<std::string> row_problems(const ParallelConfig& parallel);
 // Flags that contradict the model of --hf-model, which `list` refers to and which they have not yet
 // overridden; its values are restored. Dropout, initialisation, positions, RoPE scaling and expert
 // load balancing may be changed; nothing else may. Experts and family of an upcycled model are

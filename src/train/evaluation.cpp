@@ -22,10 +22,9 @@ std::optional<double> evaluate_set(Engine& engine, const EvalSet& set, const Eva
   };
   std::int64_t whole = set.samples / batch.global, read = whole * batch.global;
   if (whole > 0) {
-    BatchSpec spec{
-        .micro_batch_size = batch.micro,
-        .data_parallel_size = ctx.mesh.shape().shared_tokens > 0 ? 1 : ctx.mesh.shape().dp,
-        .global_batch_size = batch.global};
+    BatchSpec spec{.micro_batch_size = batch.micro,
+                   .data_parallel_size = batch_ranks(ctx.mesh.shape()),
+                   .global_batch_size = batch.global};
     Loader loader(ctx, set.data, set.order, BatchSchedule(spec), 0, ahead, mtp);
     for (std::int64_t i = 0; i < whole; ++i) {
       add(loader.next(ctx));

@@ -316,13 +316,13 @@ DataLength samples_of_epochs(const DataConfig& config, double epochs, std::int64
   return {pass.after(epochs), !pass.repeats && epochs <= 1, nullptr};
 }
 
+std::int64_t batch_ranks(const MeshShape& mesh) { return mesh.shared_tokens > 0 ? 1 : mesh.dp; }
+
 namespace {
-// With dynamic context parallelism every rank reads the whole batch and takes its parts.
 SampleSource source_of(const Context& ctx, std::shared_ptr<const Dataset> data,
                        std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches) {
-  const bool shared = ctx.mesh.shape().shared_tokens > 0;
-  return {std::move(data), std::move(order), batches, shared ? 0 : ctx.mesh.at().dp,
-          shared ? 1 : ctx.mesh.shape().dp};
+  const std::int64_t ranks = batch_ranks(ctx.mesh.shape());
+  return {std::move(data), std::move(order), batches, ranks > 1 ? ctx.mesh.at().dp : 0, ranks};
 }
 }  // namespace
 

@@ -63,6 +63,10 @@ struct DataLength {
 DataLength samples_of_epochs(const DataConfig& config, double epochs, std::int64_t vocab_size,
                              std::uint64_t seed);
 
+// Ranks between which batches are divided by the order of their samples; with dynamic context
+// parallelism every rank reads all of them.
+std::int64_t batch_ranks(const MeshShape& mesh);
+
 // The iterations of one rank, in order.
 class Loader {
  public:

@@ -42,7 +42,8 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
       data_(data),
       stop_(stop),
       saver_(saver),
-      batches_(config.batch.spec(engine.model().mesh().shape().dp, config.data.seq_length)),
+      batches_(
+          config.batch.spec(batch_ranks(engine.model().mesh().shape()), config.data.seq_length)),
       lr_(lr_schedule(config.optim, batches_)),
       rules_(config.optim.groups.rules()),
       weight_decay_(weight_decay_schedule(config.optim, config.train, batches_)),

@@ -47,6 +47,9 @@ inline constexpr std::string_view kMasked =
 inline constexpr std::string_view kPairs =
     "--preset bert-tiny --objective mlm --next-sentence-head --pooler --data-path "
     "GOLDEN/data/masked_a --tokenizer GOLDEN/data/masked_vocab.txt";
+inline constexpr std::string_view kFourRanks = "--dp 2 --cp 2 --global-batch-size 8";
+inline constexpr std::string_view kSharedContext =
+    "--dp 2 --cp 2 --global-batch-size 8 --hybrid-context-parallel --max-seqlen-per-dp-cp-rank 64";
 inline constexpr std::string_view kTwoRanks = "--dp 2 --use-distributed-optimizer";
 
 inline constexpr auto kActingRows = std::to_array<ActingRow>({
@@ -186,6 +189,9 @@ inline constexpr auto kActingRows = std::to_array<ActingRow>({
     {"--no-overlap-p2p-communication"},
     {"--context-parallel-size 2"},
     {"--cp-comm-type allgather", "--cp 2"},
+    {"--hybrid-context-parallel --max-seqlen-per-dp-cp-rank 64", kFourRanks},
+    {"--max-seqlen-per-dp-cp-rank 32", kSharedContext},
+    {"--max-seqlen-per-cp-rank 32", kSharedContext},
     {"--hierarchical-context-parallel-sizes 2 2 --cp-comm-type a2a+p2p", "--cp 4"},
     {"--expert-model-parallel-size 2", "--num-experts 4 --dp 2"},
     {"--expert-tensor-parallel-size 1", "--num-experts 4 --tp 2 --sequence-parallel"},

@@ -59,6 +59,25 @@ TEST_F(RunConfigTest, AResidualStreamInFp32NeedsAModelOf16Bits) {
                           "--fp16, or leave it out"));
 }
 
+TEST_F(RunConfigTest, SharedSequencesExcludeWhatCouplesTheirRanks) {
+  const std::vector<std::string> all = {"--hybrid-context-parallel",   "--dp", "2", "--cp", "2",
+                                        "--max-seqlen-per-dp-cp-rank", "256"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), all.begin(), all.end());
+    return resolve_anew(more);
+  };
+  EXPECT_THAT(with({"--global-batch-size", "3"}), IsEmpty());
+  EXPECT_EQ(run.batch.global_batch_size, 3);
+  EXPECT_THAT(with({"--num-experts", "4"}), ElementsAre(HasSubstr("excludes --num-experts")));
+  EXPECT_THAT(with({"--pp", "2"}), Contains(HasSubstr("pipeline stages would wait")));
+  EXPECT_THAT(with({"--cp-comm-type", "a2a"}), Contains(HasSubstr("heads are not exchanged")));
+  EXPECT_THAT(with({"--seq-length", "2048"}),
+              ElementsAre(HasSubstr("2048 tokens do not fit 4 ranks")));
+  EXPECT_THAT(with({"--dp", "3"}), Contains(HasSubstr("6 ranks are no power of two; use 4 or 8")));
+  EXPECT_THAT(resolve_anew({"--max-seqlen-per-dp-cp-rank", "256"}),
+              ElementsAre(HasSubstr("does nothing without --hybrid-context-parallel")));
+}
+
 TEST_F(RunConfigTest, QkClipNeedsWeightsThatScaleLogits) {
   EXPECT_THAT(resolve_anew({"--qk-clip", "--qk-clip-alpha", "0.3"}), IsEmpty());
   EXPECT_THAT(resolve_anew({"--qk-clip-threshold", "50"}),

@@ -271,5 +271,70 @@ TEST(Trainer, DecoupledLearningRatesFollowTheScheduleBetweenTheirEnds) {
   EXPECT_NE(answer.weights, train(some_run(), 1).weights);
 }
 
+// Samples of 3 to 22 tokens, some of two documents.
+class UnevenDataset final : public Dataset {
+ public:
+  std::int64_t seq_length() const override { return 0; }
+  std::int64_t num_samples() const override { return 1000; }
+  TokenSample sample(std::int64_t index) const override {
+    const std::int64_t length = 3 + index * 7 % 20;
+    TokenSample sample =
+        random_samples(kVocabulary, 1, length, static_cast<std::uint64_t>(index)).front();
+    const auto first = static_cast<std::int32_t>(length / 3);
+    sample.documents = {static_cast<std::int32_t>(length)};
+    if (index % 3 == 0) sample.documents = {first, sample.documents[0] - first};
+    return sample;
+  }
+};
+
+TrainOutcome train_uneven(const ParallelConfig& parallel) {
+  TrainerConfig config = some_run().trainer;
+  config.train.train_iters = 6;
+  config.train.eval_interval = 3;
+  config.train.eval_iters = 2;
+  config.batch.micro_batch_size = 1;
+  config.batch.global_batch_size = 8;
+  config.data.seq_length = 32;
+  auto data = std::make_shared<UnevenDataset>();
+  auto order = std::make_shared<SampleOrder>(SampleOrderSpec{.micro_batch_size = 1});
+  RunData sources;
+  sources.train = data;
+  sources.train_order = order;
+  sources.valid = {{"", data, order, 19}};
+  TrainOutcome outcome;
+  run_thread_ranks(static_cast<int>(mesh_shape(parallel).size()), {60.0}, [&](World& world) {
+    EngineOptions options;
+    options.model = small_model();
+    options.parallel = parallel;
+    options.optim = config.optim;
+    options.dtype = Dtype::kF64;
+    Engine engine(world, cpu_kernels(), options);
+    Trainer trainer(engine, config, sources, nullptr);
+    TrainOutcome mine = trainer.run();
+    if (world.rank() == 0) outcome = std::move(mine);
+  });
+  return outcome;
+}
+
+TEST(Trainer, SharesOutSequencesOfUnequalLength) {
+  ParallelConfig parallel;
+  parallel.data_parallel_size = 1;
+  const TrainOutcome one = train_uneven(parallel);
+  parallel.data_parallel_size = parallel.context_parallel_size = 2;
+  parallel.hybrid_context_parallel = true;
+  parallel.max_seqlen_per_dp_cp_rank = 12;
+  const TrainOutcome shared = train_uneven(parallel);
+  EXPECT_EQ(shared.iterations, 6);
+  EXPECT_EQ(shared.consumed_samples, one.consumed_samples);
+  EXPECT_EQ(shared.consumed_tokens, one.consumed_tokens);
+  ASSERT_EQ(shared.evaluations.size(), one.evaluations.size());
+  EXPECT_NEAR(shared.evaluations.back().loss, one.evaluations.back().loss, 1e-9);
+  ASSERT_EQ(shared.curves.train.size(), one.curves.train.size());
+  for (std::size_t i = 0; i < one.curves.train.size(); ++i) {
+    EXPECT_NEAR(shared.curves.train[i].y, one.curves.train[i].y, 1e-9);
+  }
+  EXPECT_GT(one.consumed_tokens, 0);
+}
+
 }  // namespace
 }  // namespace bev

@@ -215,6 +215,7 @@ int run_embed(EmbedOptions& wanted, const CommandInput& input) {
   SourceModel model(wanted.model);
   wanted.run.model = model.config();
   options.add_problems(wanted.run.resolve_layout());
+  options.add_problems(row_problems(wanted.run.parallel));
   options.throw_problems();
   if (!options.given("pooling")) {
     wanted.embedding.pooling = default_pooling(model.files(), wanted.run.model);

@@ -422,6 +422,7 @@ int run_score(ScoreOptions& wanted, const CommandInput& input) {
   wanted.run.model = model.config();
   options.add_problems(wanted.label_problems());
   options.add_problems(wanted.run.resolve_layout());
+  options.add_problems(row_problems(wanted.run.parallel));
   options.throw_problems();
   std::optional<ObjectiveScore> objective;
   if (!wanted.objective.empty()) {

@@ -23,20 +23,23 @@ namespace {
 constexpr std::string_view kSameWords =
     "num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels "
     "max-position-embeddings position-embedding-type rotary-base rotary-percent "
-    "rotary-interleaved qk-layernorm window-attn-skip-freq softmax-type multi-latent-attention "
-    "q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim normalization "
-    "norm-epsilon apply-layernorm-1p activation-func-clamp-value glu-linear-offset "
-    "add-bias-linear add-qkv-bias untie-embeddings-and-output-weights mtp-num-layers "
-    "mtp-loss-scaling-factor fp32-residual-connection hidden-dropout attention-dropout "
-    "init-method-std embedding-init-method-std init-method-xavier-uniform use-mup "
-    "mup-base-hidden-size mup-embedding-mult mup-output-mult mup-base-head-dim "
+    "rotary-interleaved qk-layernorm window-attn-skip-freq softmax-type "
+    "multi-latent-attention q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim "
+    "v-head-dim normalization norm-epsilon apply-layernorm-1p activation-func-clamp-value "
+    "glu-linear-offset add-bias-linear add-qkv-bias untie-embeddings-and-output-weights "
+    "mtp-num-layers mtp-loss-scaling-factor fp32-residual-connection hidden-dropout "
+    "attention-dropout init-method-std embedding-init-method-std init-method-xavier-uniform "
+    "use-mup mup-base-hidden-size mup-embedding-mult mup-output-mult mup-base-head-dim "
     "mup-attn-scale-power num-experts moe-layer-freq moe-ffn-hidden-size moe-router-topk "
     "moe-router-score-function moe-router-pre-softmax moe-router-topk-scaling-factor "
-    "moe-router-num-groups moe-router-group-topk moe-router-bias moe-router-enable-expert-bias "
-    "moe-shared-expert-intermediate-size moe-shared-expert-gate moe-router-load-balancing-type "
-    "moe-aux-loss-coeff moe-z-loss-coeff moe-router-bias-update-rate moe-input-jitter-eps "
-    "moe-router-force-load-balancing moe-router-dtype moe-expert-capacity-factor "
-    "moe-token-drop-policy moe-pad-expert-input-to-capacity";
+    "moe-router-num-groups moe-router-group-topk moe-router-bias "
+    "moe-router-enable-expert-bias moe-shared-expert-intermediate-size moe-shared-expert-gate "
+    "moe-router-load-balancing-type moe-aux-loss-coeff moe-z-loss-coeff "
+    "moe-router-bias-update-rate moe-input-jitter-eps moe-router-force-load-balancing "
+    "moe-router-dtype moe-expert-capacity-factor moe-token-drop-policy "
+    "moe-pad-expert-input-to-capacity";
+// Switches that are left out where they are off, as in runs of before there were any.
+constexpr std::string_view kIfTrue = "fp32-residual-connection";
 // Fields without effect on what a forward pass gives.
 constexpr std::string_view kWithoutEffect = "model-family pad-token padding-row";
 // Numbers whose 0, or less, is Megatron's None.
@@ -170,6 +173,7 @@ void put_model(ModelConfig model, Arguments& args) {
   for (const auto& entry : list.entries()) {
     const Field& field = entry->field;
     if (!lists(kSameWords, field.name())) continue;
+    if (lists(kIfTrue, field.name()) && field.text() != "true") continue;
     if (!args.name(underscored(field.name()))) continue;
     double number = 0;
     bool zero =

@@ -271,6 +271,7 @@ ParallelConfig inference_layout(ParallelConfig config) {
   config.data_parallel_size *= config.context_parallel_size;
   config.context_parallel_size = 1;
   config.hybrid_context_parallel = false;
+  config.max_seqlen_per_dp_cp_rank = 0;
   config.hierarchical_context_parallel_sizes.clear();
   config.pipeline_schedule = plain.pipeline_schedule;
   config.num_virtual_stages_per_pipeline_rank = plain.num_virtual_stages_per_pipeline_rank;
