@@ -22,7 +22,7 @@ namespace {
 constexpr std::string_view kOtherWords =
     "model-family rotary-base-local scale-attn-by-inverse-layer-idx attn-logit-softcapping causal "
     "latent-norm-epsilon norm-placement parallel-residual activation gated add-proj-bias "
-    "add-mlp-bias "
+    "add-mlp-bias value-head "
     "embedding-multiplier logit-scale final-logit-softcapping num-labels pad-token padding-row "
     "softmax-scale moe-router-norm-topk-prob moe-router-norm-single-prob "
     "moe-router-group-score-experts num-query-groups vocab-size window-size no-rope-freq "
