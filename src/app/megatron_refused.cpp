@@ -208,28 +208,33 @@ constexpr auto kNotBuilt = std::to_array<MegatronGroup>({
      "grpo-clamp-eps-lower= grpo-clamp-eps-upper= grpo-kl-beta= grpo-entropy-term-weight= "
      "grpo-filter-groups-with-same-reward grpo-default-temperature= grpo-default-top-p= "
      "langrl-env-config= langrl-external-server= langrl-inference-server-type= "
-     "langrl-inference-server-conversation-template= refit-method= rl-consumption-granularity= "
+     "langrl-inference-server-conversation-template= rl-consumption-granularity= "
      "rl-submission-granularity= rl-default-temperature= rl-default-top-k= rl-default-top-p= "
      "rl-durable-rollout-bank rl-rollout-bank-dir= rl-rollout-bank-max-bytes= "
      "rl-generation-lag= rl-importance-sampling-truncation-coef= "
-     "rl-inference-expert-model-parallel-size= rl-inference-expert-tensor-model-parallel-size= "
-     "rl-inference-pipeline-model-parallel-size= rl-inference-tensor-model-parallel-size= "
      "rl-inference-logprobs-is-correction no-rl-inference-logprobs-is-correction "
      "rl-inference-model-unified-memory-level= rl-inference-parsers+ "
      "rl-kv-cache-management-mode= rl-max-inflight-requests= "
      "rl-offload-inference-model-weights-when-idle "
      "no-rl-offload-inference-model-weights-when-idle rl-offload-optimizer-during-inference "
      "rl-offload-kv-cache-during-training rl-remove-kv-cache-during-training "
-     "rl-reset-cuda-graphs rl-partial-rollouts no-rl-partial-rollouts rl-persist-cuda-graphs "
+     "rl-reset-cuda-graphs no-rl-partial-rollouts rl-persist-cuda-graphs "
      "no-rl-persist-cuda-graphs rl-training-cuda-graphs no-rl-training-cuda-graphs rl-profile "
      "rl-profile-dir= rl-prompts-per-eval= rl-sequence-packing-algo= "
      "rl-sequence-packing-max-sequences-per-bin= rl-sequence-packing-bin-size= "
      "rl-use-sequence-packing no-rl-use-sequence-packing rl-skip-bos-token "
-     "no-rl-skip-bos-token rl-verify-model-weights-swap no-rl-verify-model-weights-swap "
+     "no-rl-skip-bos-token "
      "rl-calculate-intra-group-similarity rl-generation-batch-size= "
      "rl-num-parallel-generation-batches= rl-num-parallel-generations= "
      "rl-parallel-generation-tasks=",
-     "reinforcement learning in `train`", "`bevatron rl` does it"},
+     "reinforcement learning in `train`", "`bevatron rl` does it, with flags of its own"},
+    {"rl-inference-expert-model-parallel-size= rl-inference-expert-tensor-model-parallel-size= "
+     "rl-inference-pipeline-model-parallel-size= rl-inference-tensor-model-parallel-size= "
+     "refit-method= rl-verify-model-weights-swap no-rl-verify-model-weights-swap",
+     "rollouts in another layout than that of the training",
+     "`bevatron rl` samples in the layout of the training, on its parameters; leave it out"},
+    {"rl-partial-rollouts", "this flag of reinforcement learning",
+     "`bevatron rl --partial-rollouts K` samples K tokens of a completion at a time"},
     {"logits-save-top-p= logits-save-top-p-min-k= logits-load-ignore-errors "
      "logits-load-decode-threads= logits-load-prefetch-factor= logits-load-msc-prefetch-depth= "
      "export-kd-cfg= export-kd-teacher-load= export-kd-teacher-model-config=",

@@ -186,6 +186,24 @@ TEST_F(RlProgram, EveryObjectiveTrains) {
   }
 }
 
+// A small step of gradient descent lowers the loss by the learning rate times the square of the
+// gradient's norm.
+TEST_F(RlProgram, TheGradientIsThatOfTheLoss) {
+  constexpr double kRate = 1e-6;
+  for (const char* objective : {"grpo", "gspo", "dapo", "ppo --beta 0.1 --vf-coef 2"}) {
+    SCOPED_TRACE(objective);
+    std::vector<json> found = metrics(
+        concat("--reward 'regex:[02468]' --train-iters 2 --num-iterations 2 --fp64 --no-exact ",
+               "--optimizer sgd --sgd-momentum 0 --weight-decay 0 --clip-grad 0 --lr ", kRate,
+               " --objective ", objective));
+    ASSERT_EQ(found.size(), 2U);
+    double norm = found[0]["grad_norm"],
+           fall = found[0]["loss"].get<double>() - found[1]["loss"].get<double>();
+    EXPECT_GT(norm, 1e-3);
+    EXPECT_NEAR(fall / (kRate * norm * norm), 1, 1e-3);
+  }
+}
+
 TEST_F(RlProgram, WritesItsRollouts) {
   metrics(
       "--reward 'regex:[02468]' --beta 0.1 --train-iters 2 --rollouts-out r.jsonl --report-html "
@@ -463,6 +481,8 @@ TEST_F(RlProgram, BadInputIsNamed) {
   fails("--reward numeric --objective dpo", "--objective");
   fails("--reward numeric --gamma 0.9", "--gamma: grpo has no critic");
   fails("--reward numeric --value-head", "--value-head: is trained by rl --objective ppo alone");
+  fails("--reward numeric --rl-inference-tensor-model-parallel-size 2",
+        "`bevatron rl` samples in the layout of the training, on its parameters; leave it out");
   fails("--env http://host", "--env http://host: is no exec:COMMAND");
   fails("--reward numeric --partial-rollouts 2 --dynamic-sampling", "--dynamic-sampling: fills");
   fails("--reward numeric --partial-rollouts 2 --stop ab", "--stop: a text of several characters");

@@ -144,6 +144,47 @@ TEST(Rewards, GoodRowsArePaidWhateverTheirNeighboursDo) {
   EXPECT_THAT(values[4].problem, HasSubstr("what is this"));
 }
 
+// Environments speak the same protocol; what is wrong with one turn leaves the others alone.
+TEST(Rewards, EnvironmentsReplyOrEnd) {
+  TempFolder folder;
+  folder.write("env.sh", R"(
+while read -r line; do
+  id=${line#*\"id\":}; id=${id%%,*}
+  task=${line#*\"completion\":\"}; task=${task%%\"*}
+  case $task in
+    reply) echo "{\"id\": $id, \"reply\": \"go on\"}" ;;
+    talk) echo "{\"id\": $id, \"messages\": [{\"role\": \"tool\", \"content\": \"4\"}]}" ;;
+    done) echo "{\"id\": $id, \"done\": true}" ;;
+    paid) echo "{\"id\": $id, \"done\": true, \"reward\": 0.5}" ;;
+    turn) case $line in *'"turn":3,"last_turn":true'*) echo "{\"id\": $id, \"reward\": 3}" ;; esac ;;
+    junk) echo "{\"id\": $id, \"reply\": 7}" ;;
+    die) kill -9 $$ ;;
+    sleep) sleep 1000 ;;
+  esac
+done
+)");
+  const std::string command = "exec:sh " + folder.path("env.sh");
+  auto env = make_environment(command, {.timeout_s = 20, .row_timeout_s = 0.5, .workers = 2});
+  std::vector<RewardRow> rows =
+      rows_of({"reply", "talk", "done", "paid", "turn", "junk", "die", "sleep"});
+  for (RewardRow& row : rows) row.turn = 3, row.last_turn = true;
+  std::vector<RowReward> values = env->score(rows);
+  ASSERT_TRUE(values[0].reply && values[1].reply);
+  EXPECT_EQ(values[0].reply->text, "go on");
+  EXPECT_FALSE(values[0].reply->messages);
+  EXPECT_EQ(values[1].reply->text, R"([{"content":"4","role":"tool"}])");
+  EXPECT_TRUE(values[1].reply->messages);
+  EXPECT_FALSE(values[2].reply);
+  EXPECT_TRUE(std::isnan(values[2].reward));
+  EXPECT_EQ(values[2].problem, "");
+  EXPECT_EQ(values[3].reward, 0.5);
+  EXPECT_EQ(values[4].reward, 3);
+  EXPECT_THAT(values[5].problem, HasSubstr("and no reply"));
+  EXPECT_THAT(values[6].problem, HasSubstr("has ended ("));
+  EXPECT_THAT(values[7].problem, HasSubstr("no answer of the worker within 0.5 s"));
+  EXPECT_THROW(make_environment("exact", {}), Error);
+}
+
 // Where namespaces are not to be had, tests run without.
 RewardOptions code_options(double row_timeout_s) {
   return {.row_timeout_s = row_timeout_s,
