@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 ROOT = Path(__file__).resolve().parent / "encoders"
 VERSIONS = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
 STEPS = 10
-ADAMW = dict(lr=3e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip_grad=1.0)
+ADAMW = dict(lr=3e-3, beta1=0.9, beta2=0.95, weight_decay=0.1, clip_grad=1.0)
 IGNORED = -100
 
 
@@ -35,37 +35,38 @@ class Spec:
     sides: str = "nlrr"  # where a row is padded: not at all, left, right
     labels: str = "tokens"  # tokens, pairs, classes, numbers, token classes, spans, none
     wrong: dict = field(default_factory=dict)  # settings that must move the outputs
+    eps: float = 1e-5  # of AdamW
     pad_inside: bool = False  # a padding token that the mask does not hide
 
 
-BERT = dict(vocab_size=37, hidden_size=20, num_hidden_layers=2, num_attention_heads=4, intermediate_size=26,
+BERT = dict(vocab_size=31, hidden_size=12, num_hidden_layers=2, num_attention_heads=4, intermediate_size=18,
             max_position_embeddings=19, type_vocab_size=3, layer_norm_eps=1e-12, hidden_act="gelu",
             initializer_range=0.02, bos_token_id=None)
 ROBERTA = BERT | dict(max_position_embeddings=21, pad_token_id=1, bos_token_id=0, eos_token_id=2, layer_norm_eps=1e-5)
-MODERN = dict(vocab_size=41, hidden_size=16, num_hidden_layers=4, num_attention_heads=4, intermediate_size=14,
+MODERN = dict(vocab_size=31, hidden_size=12, num_hidden_layers=4, num_attention_heads=2, intermediate_size=10,
               max_position_embeddings=32, local_attention=6, pad_token_id=3, bos_token_id=1, eos_token_id=2,
               cls_token_id=1, sep_token_id=2, layer_types=None)
 
 SPECS = [
     Spec("bert_pairs", "BertForPreTraining", BERT, labels="pairs",
          wrong={"eps": {"layer_norm_eps": 1e-2}}),
-    Spec("bert_masked", "BertForMaskedLM", BERT | dict(hidden_act="relu", num_attention_heads=3, hidden_size=18,
-                                                      intermediate_size=27)),
-    Spec("bert_bare", "BertModel", BERT | dict(hidden_size=16), labels="none"),
-    Spec("bert_classes", "BertForSequenceClassification", BERT | dict(hidden_size=16,
+    Spec("bert_masked", "BertForMaskedLM", BERT | dict(hidden_act="relu", num_attention_heads=3, hidden_size=15,
+                                                      intermediate_size=17)),
+    Spec("bert_bare", "BertModel", BERT, labels="none"),
+    Spec("bert_classes", "BertForSequenceClassification", BERT | dict(
          num_labels=3), labels="classes"),
-    Spec("bert_number", "BertForSequenceClassification", BERT | dict(hidden_size=16,
+    Spec("bert_number", "BertForSequenceClassification", BERT | dict(
          num_labels=1), labels="numbers"),
-    Spec("bert_tags", "BertForTokenClassification", BERT | dict(hidden_size=16, num_labels=5),
+    Spec("bert_tags", "BertForTokenClassification", BERT | dict(num_labels=5),
          labels="token classes"),
-    Spec("bert_spans", "BertForQuestionAnswering", BERT | dict(hidden_size=16), labels="spans"),
-    Spec("megatron_bert_pairs", "MegatronBertForPreTraining", BERT | dict(hidden_size=16, num_hidden_layers=3),
+    Spec("bert_spans", "BertForQuestionAnswering", BERT, labels="spans"),
+    Spec("megatron_bert_pairs", "MegatronBertForPreTraining", BERT | dict(num_hidden_layers=3),
          labels="pairs"),
-    Spec("megatron_bert_masked", "MegatronBertForMaskedLM", BERT | dict(hidden_size=24)),
+    Spec("megatron_bert_masked", "MegatronBertForMaskedLM", BERT | dict(hidden_size=20)),
     Spec("roberta_masked", "RobertaForMaskedLM", ROBERTA | dict(type_vocab_size=1), pad_inside=True),
-    Spec("roberta_classes", "RobertaForSequenceClassification", ROBERTA | dict(type_vocab_size=1, hidden_size=16,
-         num_labels=3), labels="classes"),
-    Spec("modernbert_masked", "ModernBertForMaskedLM", MODERN | dict(num_hidden_layers=5),
+    Spec("roberta_classes", "RobertaForSequenceClassification", ROBERTA | dict(type_vocab_size=1, num_labels=3), labels="classes"),
+    Spec("modernbert_masked", "ModernBertForMaskedLM", MODERN | dict(vocab_size=41, hidden_size=16,
+         num_attention_heads=4, intermediate_size=14, num_hidden_layers=5), eps=1e-8,
          wrong={"full": {"local_attention": 64}, "one base": {"rope_parameters": {
              "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
              "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}}),
@@ -213,7 +214,7 @@ def train(spec, model, batch):
     named = list(model.named_parameters())
     groups = [{"params": [p for n, p in named if not plain(n, p)], "weight_decay": ADAMW["weight_decay"]},
               {"params": [p for n, p in named if plain(n, p)], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=ADAMW["lr"], betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=ADAMW["eps"],
+    optimizer = torch.optim.AdamW(groups, lr=ADAMW["lr"], betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=spec.eps,
                                   foreach=False)
     losses, norms = [], []
     for _ in range(STEPS):
@@ -223,7 +224,7 @@ def train(spec, model, batch):
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), ADAMW["clip_grad"], foreach=False).item())
         optimizer.step()
         losses.append(loss.item())
-    return ADAMW | {"losses": losses, "grad_norms": norms}
+    return ADAMW | {"eps": spec.eps, "losses": losses, "grad_norms": norms}
 
 
 def build(spec, seed, folder):
