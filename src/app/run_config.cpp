@@ -805,8 +805,8 @@ std::vector<std::string> row_problems(const ParallelConfig& parallel) {
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
                                          const ModelConfig& model, bool upcycled) {
   constexpr std::array<std::string_view, 11> kFree = {
-      "hidden-dropout",          "attention-dropout",       "init-method-std", "rotary-base",
-      "rotary-base-local",       "max-position-embeddings", "mtp-num-layers",  "pad-token",
+      "hidden-dropout",          "attention-dropout",        "init-method-std", "rotary-base",
+      "rotary-base-local",       "max-position-embeddings",  "mtp-num-layers",  "pad-token",
       "mtp-loss-scaling-factor", "fp32-residual-connection", "value-head"};
   Problems out;
   const ModelConfig given = canonical(model);

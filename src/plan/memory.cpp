@@ -326,7 +326,7 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   const Objective& objective = encoder                      ? *own
                                : query.model.num_labels > 0 ? static_cast<const Objective&>(scores)
                                : query.log_probs ? static_cast<const Objective&>(log_probs)
-                                                  : *own;
+                                                 : *own;
   const QkClipConfig& qk = query.optim.qk;
   MetricOptions reports;
   reports.max_attention_logit = query.max_attention_logit;

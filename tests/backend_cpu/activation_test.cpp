@@ -15,10 +15,9 @@ using kernel_test::numbers;
 using kernel_test::on_every_level;
 using kernel_test::random_buffer;
 
-constexpr Activation kKinds[] = {Activation::kGelu,        Activation::kGeluTanh,
-                                 Activation::kSilu,        Activation::kRelu,
-                                 Activation::kSquaredRelu, Activation::kQuickGelu,
-                                 Activation::kTanh};
+constexpr Activation kKinds[] = {
+    Activation::kGelu,        Activation::kGeluTanh,  Activation::kSilu, Activation::kRelu,
+    Activation::kSquaredRelu, Activation::kQuickGelu, Activation::kTanh};
 
 double activate(Activation kind, double x) {
   switch (kind) {

@@ -10,10 +10,9 @@
 namespace bev::test {
 namespace {
 
-constexpr Activation kKinds[] = {Activation::kGelu,        Activation::kGeluTanh,
-                                 Activation::kSilu,        Activation::kRelu,
-                                 Activation::kSquaredRelu, Activation::kQuickGelu,
-                                 Activation::kTanh};
+constexpr Activation kKinds[] = {
+    Activation::kGelu,        Activation::kGeluTanh,  Activation::kSilu, Activation::kRelu,
+    Activation::kSquaredRelu, Activation::kQuickGelu, Activation::kTanh};
 
 double reference(Activation kind, double x) {
   switch (kind) {
