@@ -530,8 +530,8 @@ SPECS = [
                     "half rotated": {"rope_parameters": {"partial_rotary_factor": 0.5}}}),
     # As many key heads as value heads.
     Spec("qwen3_5", "qwen3_5_text",
-         dict(vocab_size=59, hidden_size=18, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-              head_dim=12, intermediate_size=22, linear_conv_kernel_dim=3, linear_num_key_heads=2,
+         dict(vocab_size=37, hidden_size=10, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+              head_dim=12, intermediate_size=14, linear_conv_kernel_dim=3, linear_num_key_heads=2,
               linear_num_value_heads=2, linear_key_head_dim=24, linear_value_head_dim=4, max_position_embeddings=64,
               layer_types=["linear_attention", "full_attention", "linear_attention"], rms_norm_eps=1e-5, tie_word_embeddings=True,
               rope_parameters=rope(100.0, partial_rotary_factor=0.34, mrope_section=[1, 1, 0])),
