@@ -66,10 +66,10 @@ TEST(ExampleEncoder, PutsPairsTogether) {
   example.text = "abcd";
   example.pair = "xyz";
   example.labels = {"yes"};
-  // One token more than there is room for: the longer text loses its end.
+  // Two tokens more than there is room for: the longer text loses its end first.
   EncodedExample out = ExampleEncoder(tokenizer, format).encode(example);
-  EXPECT_THAT(out.sample.tokens, ElementsAre(1, 'a', 'b', 2, 'x', 'y', 'z', 2));
-  EXPECT_EQ(std::get<Ids>(out.sample.fields.at(0).values), (Ids{0, 0, 0, 0, 1, 1, 1, 1}));
+  EXPECT_THAT(out.sample.tokens, ElementsAre(1, 'a', 'b', 'c', 2, 'x', 'y', 2));
+  EXPECT_EQ(std::get<Ids>(out.sample.fields.at(0).values), (Ids{0, 0, 0, 0, 0, 1, 1, 1}));
   EXPECT_EQ(out.sample.fields.at(1).id, kClassLabels);
   EXPECT_EQ(std::get<Ids>(out.sample.fields.at(1).values), Ids{1});
   EXPECT_EQ(out.sample.weights.front(), 1);
