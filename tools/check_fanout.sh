@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# check_fanout.sh [ROOT]: a change in a header of src/kernels compiles at most 64 sources of src/ and tests/ again. CPU
+# check_fanout.sh [ROOT]: a change in a header of src/kernels compiles at most 68 sources of src/ and tests/ again. CPU
 # kernels count once for each instruction level. Read from #include lines; needs no compiler.
 set -euo pipefail
 cd "${1:-$(dirname "$0")/..}"
 
 # Not counted: kernels.h only declares the tables, and device.h is how every test on a GPU opens one.
 find src tests -type f \( -name '*.h' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cu' \) | sort |
-  xargs -r grep -HE '^ *# *include *"' | awk -v limit=64 -v exempt='kernels.h device.h' '
+  xargs -r grep -HE '^ *# *include *"' | awk -v limit=68 -v exempt='kernels.h device.h' '
 {
   split($0, quoted, "\""); file = quoted[1]; sub(/:[^:]*$/, "", file)
   target = quoted[2] ~ /^tests\// ? quoted[2] : "src/" quoted[2]

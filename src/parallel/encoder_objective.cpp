@@ -43,9 +43,16 @@ Tensor of_first_tokens(Context& ctx, const SequenceLayout& layout, const Tensor&
   return out;
 }
 
+// In the arena of the step, not that of its inputs: a plan counts what a loss allocates.
 Tensor upload_wide(Context& ctx, const std::vector<double>& values, const char* tag) {
-  if (ctx.wide() == Dtype::kF64) return ctx.upload<double>(values, tag);
-  return ctx.upload<float>(std::vector<float>(values.begin(), values.end()), tag);
+  Tensor out = ctx.allocate(ctx.wide(), {std::ssize(values)}, tag);
+  if (ctx.wide() == Dtype::kF64) {
+    ctx.kernels.device.upload(ctx.stream, values.data(), out);
+  } else {
+    const std::vector<float> narrow(values.begin(), values.end());
+    ctx.kernels.device.upload(ctx.stream, narrow.data(), out);
+  }
+  return out;
 }
 
 std::vector<double> download_numbers(Context& ctx, const Tensor& x) {

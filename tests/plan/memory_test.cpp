@@ -281,6 +281,7 @@ std::vector<Case> cases() {
       {"encoder_labels_zero3",
        with_layout(tiny(label_encoder(3), f32), 1, 1, 2, Strategy::kOptimGradsParams)},
       {"encoder_number", tiny(label_encoder(1), f32)},
+      {"encoder_number_bf16", tiny(label_encoder(1), bf16)},
       {"all_axes",
        with_recompute(with_layout(tiny(gpt, bf16), 2, 2, 2, Strategy::kOptimGradsParams),
                       Recompute::kFull)},

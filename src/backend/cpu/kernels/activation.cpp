@@ -107,7 +107,7 @@ struct QuickGelu {
 
 template <class A>
 struct Tanh {
-  BEV_INLINE static A value(A x) { return 2 * sigmoid(2 * x) - 1; }
+  BEV_INLINE static A value(A x) { return std::tanh(x); }
   BEV_INLINE static A slope(A x) {
     const A y = value(x);
     return 1 - y * y;
