@@ -281,6 +281,23 @@ void join_experts(Edited& files, const std::string& mlp, std::int64_t experts) {
 }
 
 // Files of a model with a vision tower and multi-token prediction.
+// transformers computes with the bias of the decoder, and may have tied the other one to it.
+TEST(WeightMap, EncodersHaveTheBiasThatTransformersComputesWith) {
+  for (const char* type : {"bert", "roberta"}) {
+    auto name = [&](bool tied) {
+      HfConfig hf = HfConfig::parse(concat(
+          R"({"model_type": ")", type, R"(", "architectures": ["X)",
+          R"(ForMaskedLM"], "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,)",
+          R"( "num_attention_heads": 2, "vocab_size": 40, "max_position_embeddings": 20})"));
+      hf.set("tie_word_embeddings", tied);
+      WeightMap map(from_hf(hf));
+      return map.find("output_layer.bias").tensors.front().name;
+    };
+    EXPECT_EQ(name(false).find(".decoder.bias") != std::string::npos, true) << type;
+    EXPECT_EQ(name(true).find(".decoder.bias") == std::string::npos, true) << type;
+  }
+}
+
 TEST(WeightMap, ReadsTheTextModelBesideAVisionTower) {
   for (const char* name : {"qwen3_5", "qwen3_5_moe"}) {
     SCOPED_TRACE(name);

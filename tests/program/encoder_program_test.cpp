@@ -5,8 +5,8 @@
 
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/file.h"
 #include "base/text.h"

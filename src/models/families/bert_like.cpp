@@ -178,6 +178,13 @@ std::vector<WeightRule> bert_heads(const std::string& prefix) {
       {"classifier", {"classifier"}},
       {"lm_head.dense", {"cls.predictions.transform.dense"}},
       {"lm_head.layer_norm", {"cls.predictions.transform.LayerNorm"}},
+      // transformers computes with the bias of the decoder, and ties the other to it or not.
+      {"output_layer.bias",
+       {"cls.predictions.decoder.bias"},
+       kPlain,
+       "cls.predictions.bias",
+       LabelKind::kNone,
+       true},
       {"output_layer.bias", {"cls.predictions.bias"}, kPlain, "cls.predictions.decoder.bias"},
       {"output_layer", {"cls.predictions.decoder"}},
       {"binary_head", {"cls.seq_relationship"}},

@@ -42,6 +42,7 @@ struct WeightRule {
   std::string other_source = {};
   // For models with this head alone; kNone: all.
   LabelKind labels = LabelKind::kNone;
+  bool untied = false;  // for models alone whose output layer has weights of its own
 };
 
 struct Preset {

@@ -158,6 +158,7 @@ std::optional<Match> find_rule(std::string_view param, const ModelFamily& family
   const std::int64_t layers = config.num_layers;
   for (const WeightRule& rule : family.weights) {
     if (rule.labels != LabelKind::kNone && rule.labels != config.encoder.labels) continue;
+    if (rule.untied && !config.untie_embeddings_and_output_weights) continue;
     if (auto layer = match(rule.name, param)) return Match{&rule, std::string(*layer), "", layers};
     if (auto layer = match(rule.name, param.substr(0, dot))) {
       return Match{&rule, std::string(*layer), std::string(param.substr(dot)), layers};

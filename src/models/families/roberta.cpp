@@ -60,6 +60,13 @@ std::vector<WeightRule> weights() {
       {"classifier", {"classifier"}},
       {"lm_head.dense", {"lm_head.dense"}},
       {"lm_head.layer_norm", {"lm_head.layer_norm"}},
+      // transformers computes with the bias of the decoder, and ties the other to it or not.
+      {"output_layer.bias",
+       {"lm_head.decoder.bias"},
+       kPlain,
+       "lm_head.bias",
+       LabelKind::kNone,
+       true},
       {"output_layer.bias", {"lm_head.bias"}, kPlain, "lm_head.decoder.bias"},
       {"output_layer", {"lm_head.decoder"}},
   };
